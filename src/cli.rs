@@ -1,0 +1,108 @@
+//! The command line as it is written, and the exit codes.
+
+use crate::config::Flags;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// The exit codes, as sysexits.h names them where it has a name. 2 (usage) comes from the parser of the command line.
+pub mod exit {
+    /// A listener cannot be opened: its address is in use, or not this host's.
+    pub const UNAVAILABLE: u8 = 69;
+    /// The broker failed while it ran.
+    pub const SOFTWARE: u8 = 70;
+    /// The kernel refuses what the broker needs: io_uring is missing or forbidden, or a resource limit is too low.
+    pub const OS: u8 = 71;
+    /// A listener's port is privileged.
+    pub const NO_PERMISSION: u8 = 77;
+    /// The configuration has errors.
+    pub const CONFIG: u8 = 78;
+}
+
+const AFTER_HELP: &str = "\
+Without a command, `corelane` runs the broker, and the options of `run` may follow it.
+The command line beats the file, the file beats the defaults; the environment is not read.
+
+Exit codes:
+   0  ended on SIGTERM or SIGINT, or nothing wrong with the file
+   2  the command line is wrong
+  69  an address cannot be listened on: in use, or not this host's
+  70  the broker failed while it ran
+  71  the kernel refuses what the broker needs: io_uring missing or forbidden, a resource limit too low
+  77  no permission to listen on a port
+  78  the configuration has errors; each is one line with file, line and column
+ 134  aborted (SIGABRT): a defect, or a shard stalled for longer than broker.stall_s";
+
+#[derive(Parser, Debug)]
+#[command(name = "corelane", version, about, after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    flags: Flags,
+}
+
+#[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Run the broker
+    Run(Flags),
+    /// Report everything that is wrong with a configuration file
+    CheckConfig { file: PathBuf },
+    /// Print every setting with its description, bounds and default, as a file to start from
+    ConfigReference,
+}
+
+impl Cli {
+    /// What is to be done: `run` if no command is named.
+    pub fn into_command(self) -> Command {
+        self.command.unwrap_or(Command::Run(self.flags))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LogLevel, Shards};
+    use clap::CommandFactory;
+
+    fn parse(arguments: &[&str]) -> Result<Command, clap::Error> {
+        Cli::try_parse_from([&["corelane"], arguments].concat()).map(Cli::into_command)
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_command_means_run_and_takes_its_options() {
+        let arguments =
+            ["--listen", "127.0.0.1:1", "--listen", "[::1]:2", "--shards", "2", "--log", "debug", "--config", "c.toml"];
+        let flags = Flags {
+            config: Some("c.toml".into()),
+            listen: vec!["127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()],
+            shards: Some(Shards::Exactly(2)),
+            log: Some(LogLevel::Debug),
+        };
+        assert_eq!(parse(&arguments).unwrap(), Command::Run(flags.clone()));
+        assert_eq!(parse(&[&["run"], &arguments[..]].concat()).unwrap(), Command::Run(flags));
+        assert_eq!(parse(&[]).unwrap(), Command::Run(Flags::default()));
+        assert_eq!(parse(&["check-config", "c.toml"]).unwrap(), Command::CheckConfig { file: "c.toml".into() });
+    }
+
+    #[test]
+    fn a_wrong_command_line_ends_with_code_2_and_says_what_is_expected() {
+        for (arguments, expected) in [
+            (&["--listen", "1883"][..], "expected an IP address and port"),
+            (&["--shards", "65"], "whole number from 1 to 64"),
+            (&["--log", "loud"], "expected \"error\", \"warn\""),
+            (&["--port", "1883"], "unexpected argument"),
+            (&["check-config"], "FILE"),
+            (&["--shards", "1", "check-config", "c.toml"], "cannot be used with"),
+        ] {
+            let error = parse(arguments).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(expected), "{arguments:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Corelane, a dense MQTT broker: one shard per core, nothing shared, everything about a client on its home core.
+//!
+//! The map, from the world inwards. Imports go down only.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`cli`], [`config`], [`boot`], [`wiring`] | the command, the configuration, the start |
+//! | [`runtime`] | the ring, the turn, listeners, the mesh's memory: all that touches the world |
+//! | [`shard`] | the state of one core: clients, subscriptions, fan-out, retained, groups, parking. The line: no I/O, clock, lock or thread from here down |
+//! | [`session`] | one client: windows, queue, will |
+//! | [`wire`] | the MQTT codec, all versions in one set of types |
+//! | [`topic`] | names, filters, and the structures that match them |
+//! | [`message`], [`segments`], [`limits`], [`ids`], [`time`] | what all of them speak in |
+
+pub mod boot;
+pub mod cli;
+pub mod config;
+pub mod ids;
+pub mod limits;
+pub mod message;
+pub mod runtime;
+pub mod segments;
+pub mod session;
+pub mod shard;
+pub mod time;
+pub mod topic;
+pub mod wire;
+pub mod wiring;

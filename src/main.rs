@@ -1,0 +1,54 @@
+//! The command `corelane`: parse, resolve, boot, run.
+
+use clap::Parser;
+use corelane::cli::{Cli, Command, exit};
+use corelane::config::{self, Flags};
+use corelane::{boot, runtime, wiring};
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match Cli::parse().into_command() {
+        Command::Run(flags) => run(&flags),
+        Command::CheckConfig { file } => {
+            let sound = format!("{}: no errors\n", file.display());
+            match config::resolve(&Flags { config: Some(file), ..Flags::default() }) {
+                Ok(_) => print(&sound),
+                Err(errors) => fail(exit::CONFIG, errors),
+            }
+        }
+        Command::ConfigReference => print(&config::reference()),
+    }
+}
+
+fn run(flags: &Flags) -> ExitCode {
+    let config = match config::resolve(flags) {
+        Ok(config) => config,
+        Err(errors) => return fail(exit::CONFIG, errors),
+    };
+    boot::start_log(config.log_level, config.log_format);
+    boot::abort_on_panic();
+    let bound = match runtime::bind(wiring::runtime_options(&config)) {
+        Ok(bound) => bound,
+        Err(error) => return fail(wiring::exit_code(&error), format_args!("corelane: error: {error}")),
+    };
+    eprint!("{}", boot::screen(&config, &wiring::host_facts(&bound)));
+    match bound.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(wiring::exit_code(&error), format_args!("corelane: error: {error}")),
+    }
+}
+
+fn fail(code: u8, message: impl Display) -> ExitCode {
+    eprintln!("{message}");
+    ExitCode::from(code)
+}
+
+/// Writes to standard output; a reader that has read enough, such as `head`, is no error.
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(exit::OS, format_args!("corelane: error: {error}")),
+        _ => ExitCode::SUCCESS,
+    }
+}

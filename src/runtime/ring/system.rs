@@ -1,0 +1,217 @@
+//! The system calls that the standard library does not offer, each as a plain function. Descriptors are numbers here, as the pure
+//! core carries them; who owns one is said by the file that calls.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Turns a system call's result into the error it stands for.
+pub(super) fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(result: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel has just made this descriptor and nobody else knows it.
+    check(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(super) fn epoll_create() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+/// A doorbell's eventfd: blocking, so that a READ of it stays armed in the ring until somebody rings.
+pub fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
+}
+
+/// Adds one to an eventfd. It cannot fail on an open one: nobody rings 2⁶⁴ times before it is read.
+pub fn eventfd_ring(fd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes that live through the call.
+    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Sleeps until an eventfd is rung.
+#[cfg(test)]
+pub fn eventfd_wait(fd: i32) {
+    let mut count = 0u64;
+    // SAFETY: eight writable bytes that live through the call.
+    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+}
+
+/// Closes a descriptor that the caller owns.
+pub fn close(fd: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::close(fd) };
+}
+
+/// Closes a socket that the caller owns and tells the peer with a reset; what was not sent is forgotten.
+pub fn close_with_reset(socket: i32) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the option lives through the call and has the size given.
+    unsafe {
+        libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), size_of::<libc::linger>() as u32)
+    };
+    close(socket);
+}
+
+/// Ends the sending side: the peer reads everything sent so far, then the end.
+pub fn shutdown_send(socket: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::shutdown(socket, libc::SHUT_WR) };
+}
+
+/// What a socket had to throw away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Discarded {
+    /// So many bytes, and there may be more.
+    Bytes(usize),
+    /// Nothing just now.
+    Nothing,
+    /// The peer's end, or an error: nothing will come.
+    End,
+}
+
+/// Throws away up to `max` received bytes of a TCP socket without copying them.
+pub fn discard(socket: i32, max: usize) -> Discarded {
+    // SAFETY: with MSG_TRUNC, TCP drops the bytes and writes nothing to the (null) buffer.
+    let n = unsafe { libc::recv(socket, std::ptr::null_mut(), max, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+    match usize::try_from(n) {
+        Ok(0) => Discarded::End,
+        Ok(n) => Discarded::Bytes(n),
+        Err(_) => match io::Error::last_os_error().kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Discarded::Nothing,
+            _ => Discarded::End,
+        },
+    }
+}
+
+/// Whether nobody is at the other end of a connected socket any more: it is broken, or its peer has closed it and everything the
+/// peer sent has been read.
+pub fn peer_gone(socket: i32) -> bool {
+    let mut poll = libc::pollfd { fd: socket, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one pollfd that lives through the call.
+    if unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
+        return false;
+    }
+    let seen = i32::from(poll.revents);
+    seen & i32::from(libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
+        || (seen & i32::from(libc::POLLRDHUP) != 0 && unread_bytes(socket) == 0)
+}
+
+/// Bytes received on a socket and not yet read.
+pub fn unread_bytes(socket: i32) -> usize {
+    let mut n: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int, which lives through the call.
+    unsafe { libc::ioctl(socket, libc::FIONREAD, &mut n) };
+    usize::try_from(n).unwrap_or(0)
+}
+
+/// The next connection of a listening socket, non-blocking; it inherits the listener's other options.
+pub fn accept(listener: i32) -> io::Result<i32> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the peer's address is not asked for.
+    check(unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags) })
+}
+
+/// A non-blocking TCP socket, not yet bound.
+pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers.
+    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) })
+}
+
+pub fn set_option(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as u32;
+    // SAFETY: `value` lives through the call and has the length given.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
+}
+
+#[cfg(test)]
+pub fn option(socket: i32, level: i32, name: i32) -> io::Result<i32> {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
+    // SAFETY: the kernel writes at most `len` bytes to `value`.
+    check(unsafe { libc::getsockopt(socket, level, name, (&raw mut value).cast(), &mut len) })?;
+    Ok(value)
+}
+
+pub fn bind(socket: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    match address {
+        SocketAddr::V4(address) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: address.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: a socket address of the family and size given that lives through the call.
+            check(unsafe { libc::bind(fd, (&raw const raw).cast(), size_of::<libc::sockaddr_in>() as u32) })
+        }
+        SocketAddr::V6(address) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: address.port().to_be(),
+                sin6_flowinfo: address.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                sin6_scope_id: address.scope_id(),
+            };
+            // SAFETY: as above.
+            check(unsafe { libc::bind(fd, (&raw const raw).cast(), size_of::<libc::sockaddr_in6>() as u32) })
+        }
+    }
+    .map(drop)
+}
+
+pub fn listen(socket: OwnedFd, backlog: i32) -> io::Result<TcpListener> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(socket.as_raw_fd(), backlog) })?;
+    Ok(TcpListener::from(socket))
+}
+
+/// A resource limit: what applies, and up to what the process may raise it by itself. `u64::MAX` means none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResourceLimit {
+    pub soft: u64,
+    pub hard: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resource {
+    OpenFiles,
+    LockedMemoryBytes,
+}
+
+impl Resource {
+    fn number(self) -> libc::__rlimit_resource_t {
+        match self {
+            Resource::OpenFiles => libc::RLIMIT_NOFILE,
+            Resource::LockedMemoryBytes => libc::RLIMIT_MEMLOCK,
+        }
+    }
+}
+
+pub fn resource_limit(resource: Resource) -> io::Result<ResourceLimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one rlimit, which lives through the call.
+    check(unsafe { libc::getrlimit(resource.number(), &mut limit) })?;
+    Ok(ResourceLimit { soft: limit.rlim_cur, hard: limit.rlim_max })
+}
+
+pub fn set_resource_limit(resource: Resource, limit: ResourceLimit) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
+    // SAFETY: one rlimit that lives through the call.
+    check(unsafe { libc::setrlimit(resource.number(), &limit) }).map(drop)
+}
+
+/// The CPUs that the process may run on, in order.
+pub fn affinity() -> io::Result<Vec<usize>> {
+    // SAFETY: an all-zero cpu_set_t is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size given.
+    check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) })?;
+    // SAFETY: only bits inside the set are looked at.
+    Ok((0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+}

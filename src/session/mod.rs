@@ -1,0 +1,187 @@
+//! One client's session on its home core: what outlives a connection. Pure state with verbs; who its subscribers and connections are
+//! is the shard's business.
+
+pub mod inbound;
+pub mod outbound;
+pub mod will;
+
+use crate::ids::FilterId;
+use crate::time::Time;
+use crate::wire::{QoS, RetainHandling, SubscriptionOptions};
+use inbound::Inbound;
+use outbound::Outbound;
+use smallvec::SmallVec;
+use will::Will;
+
+/// A session (MQTT 5.0 section 4.1). It exists from an accepted CONNECT until it ends by clean start, expiry or its own zero expiry
+/// interval; `connection` says whether the client is there.
+pub struct Session {
+    pub client_id: Box<str>,
+    /// Slot of the connection, if the client is connected.
+    pub connection: Option<u32>,
+    /// Changes when the slot is used for another session, so that a late timer is recognised.
+    pub incarnation: u32,
+    /// Seconds the session outlives its connection; `u32::MAX`: for ever.
+    pub expiry_interval_s: u32,
+    /// While offline: when it ends.
+    pub expires_at: Time,
+    pub phase: Phase,
+    /// Messages dropped for this client, all reasons.
+    pub drops: u32,
+    /// Sorted by filter, so that one match among many is found at once.
+    pub subscriptions: SmallVec<[Subscription; 1]>,
+    /// Made by the first QoS 1 or 2 message.
+    pub outbound: Option<Box<Outbound>>,
+    /// Made by the first QoS 2 message.
+    pub inbound: Option<Box<Inbound>>,
+    pub will: Option<Box<Will>>,
+    /// Open replays of retained messages, in the order of their subscriptions.
+    pub replays: Option<Box<Vec<u64>>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Alive,
+    /// Ended: no client id leads here any more; its subscriptions are being removed.
+    Ending,
+}
+
+/// A subscription as its session keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Subscription {
+    pub filter: FilterId,
+    /// 0: none.
+    pub identifier: u32,
+    /// The filter is one of the shard's shared ones; `filter` counts in that table.
+    pub shared: bool,
+    options: u8,
+}
+
+impl Subscription {
+    pub fn new(filter: FilterId, shared: bool, identifier: u32, options: SubscriptionOptions) -> Self {
+        let options = options.qos as u8
+            | u8::from(options.no_local) << 2
+            | u8::from(options.retain_as_published) << 3
+            | (options.retain_handling as u8) << 4;
+        Self { filter, identifier, shared, options }
+    }
+
+    pub fn options(self) -> SubscriptionOptions {
+        SubscriptionOptions {
+            qos: match self.options & 3 {
+                0 => QoS::AtMostOnce,
+                1 => QoS::AtLeastOnce,
+                _ => QoS::ExactlyOnce,
+            },
+            no_local: self.options & 4 != 0,
+            retain_as_published: self.options & 8 != 0,
+            retain_handling: match self.options >> 4 {
+                0 => RetainHandling::Send,
+                1 => RetainHandling::SendIfNew,
+                _ => RetainHandling::DoNotSend,
+            },
+        }
+    }
+
+    fn key(self) -> (bool, FilterId) {
+        (self.shared, self.filter)
+    }
+}
+
+impl Session {
+    pub fn new(client_id: Box<str>, incarnation: u32) -> Self {
+        Self {
+            client_id,
+            connection: None,
+            incarnation,
+            expiry_interval_s: 0,
+            expires_at: Time::NEVER,
+            phase: Phase::Alive,
+            drops: 0,
+            subscriptions: SmallVec::new(),
+            outbound: None,
+            inbound: None,
+            will: None,
+            replays: None,
+        }
+    }
+
+    fn position(&self, shared: bool, filter: FilterId) -> Result<usize, usize> {
+        self.subscriptions.binary_search_by_key(&(shared, filter), |subscription| subscription.key())
+    }
+
+    pub fn subscription(&self, shared: bool, filter: FilterId) -> Option<Subscription> {
+        // One subscription is the common case of a fleet.
+        if let [only] = self.subscriptions.as_slice() {
+            return (only.key() == (shared, filter)).then_some(*only);
+        }
+        self.position(shared, filter).ok().map(|position| self.subscriptions[position])
+    }
+
+    /// Adds or replaces a subscription; returns the one it replaces.
+    pub fn subscribe(&mut self, subscription: Subscription) -> Option<Subscription> {
+        match self.position(subscription.shared, subscription.filter) {
+            Ok(position) => Some(std::mem::replace(&mut self.subscriptions[position], subscription)),
+            Err(position) => {
+                self.subscriptions.insert(position, subscription);
+                None
+            }
+        }
+    }
+
+    pub fn unsubscribe(&mut self, shared: bool, filter: FilterId) -> Option<Subscription> {
+        let position = self.position(shared, filter).ok()?;
+        let removed = self.subscriptions.remove(position);
+        if self.subscriptions.len() <= 1 && self.subscriptions.spilled() {
+            self.subscriptions.shrink_to_fit();
+        }
+        Some(removed)
+    }
+
+    pub fn is_online(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Whether the session goes on without its connection.
+    pub fn outlives_connection(&self) -> bool {
+        self.expiry_interval_s > 0
+    }
+
+    pub fn outbound(&mut self) -> &mut Outbound {
+        self.outbound.get_or_insert_default()
+    }
+
+    /// Packets and messages that wait, for the memory account and the drop policy.
+    pub fn is_waiting(&self) -> bool {
+        self.outbound.as_ref().is_some_and(|outbound| !outbound.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(qos: QoS) -> SubscriptionOptions {
+        SubscriptionOptions { qos, no_local: true, retain_as_published: false, retain_handling: RetainHandling::SendIfNew }
+    }
+
+    #[test]
+    fn subscriptions_are_found_replaced_and_removed() {
+        let mut session = Session::new("c".into(), 1);
+        for i in [5u32, 1, 9, 3] {
+            assert_eq!(session.subscribe(Subscription::new(FilterId(i), false, i, options(QoS::AtLeastOnce))), None);
+        }
+        let replaced = session.subscribe(Subscription::new(FilterId(9), false, 77, options(QoS::ExactlyOnce)));
+        assert_eq!(replaced.map(|s| s.identifier), Some(9));
+        let found = session.subscription(false, FilterId(9)).unwrap();
+        assert_eq!((found.identifier, found.options()), (77, options(QoS::ExactlyOnce)));
+        assert_eq!(session.subscription(true, FilterId(9)), None);
+        assert!(session.unsubscribe(false, FilterId(1)).is_some() && session.unsubscribe(false, FilterId(1)).is_none());
+        assert_eq!(session.subscriptions.iter().map(|s| s.filter.0).collect::<Vec<_>>(), [3, 5, 9]);
+    }
+
+    #[test]
+    fn an_idle_session_stays_small() {
+        assert!(size_of::<Session>() <= 136, "{}", size_of::<Session>());
+    }
+}

@@ -1,0 +1,141 @@
+//! Client id → session, and the ends of sessions: connection lost, will, expiry, removal.
+//!
+//! A session that ends leaves the client table at once, so that its id is free; its subscriptions and messages are removed at a
+//! turn's budget, because there may be 100,000 of them.
+
+use super::Shard;
+use super::events::Event;
+use super::publish::Pending;
+use super::timers::{Timer, TimerKind};
+use crate::ids::SessionId;
+use crate::session::{Phase, Session};
+use crate::time::Time;
+use crate::wire::QoS;
+use std::time::Duration;
+
+impl Shard {
+    pub(super) fn find_session(&self, client_id: &str) -> Option<SessionId> {
+        let is_it = |session: &SessionId| *self.sessions[session.0].client_id == *client_id;
+        self.clients.find(self.hasher.client_id(client_id), is_it).copied()
+    }
+
+    /// A session's connection is gone, for whatever reason: the will falls due, the expiry begins.
+    pub(super) fn on_connection_lost(&mut self, session: SessionId, why: &'static str, now: Time) {
+        self.online -= 1;
+        let state = &mut self.sessions[session.0];
+        state.connection = None;
+        self.effects.events.push(Event::ClientDisconnected { client_id: state.client_id.clone(), why });
+        if !state.outlives_connection() {
+            self.on_group_members_online(session, false);
+            self.end_session(session, now);
+            return;
+        }
+        let expiry = Duration::from_secs(state.expiry_interval_s.into());
+        state.expires_at = if state.expiry_interval_s == u32::MAX { Time::NEVER } else { now + expiry };
+        if let Some(will) = &mut state.will {
+            if will.delay_interval_s == 0 || self.phase != super::Phase::Running {
+                self.publish_will(session, now);
+            } else {
+                will.due = now + Duration::from_secs(will.delay_interval_s.into());
+            }
+        }
+        self.on_group_members_online(session, false);
+        self.watch_session(session);
+    }
+
+    /// Publishes a session's will, if it has one; a broker that shuts down publishes none [MQTT-3.1.2-8 allows it].
+    fn publish_will(&mut self, session: SessionId, now: Time) {
+        let Some(will) = self.sessions[session.0].will.take() else { return };
+        if self.phase == super::Phase::Running {
+            self.counters.wills_published += 1;
+            self.pending.push_back(Pending::Publish(will.publish(now)));
+        }
+    }
+
+    fn watch_session(&mut self, session: SessionId) {
+        let state = &self.sessions[session.0];
+        let due = state.will.as_ref().map_or(Time::NEVER, |will| will.due).min(state.expires_at);
+        if due < Time::NEVER {
+            self.wheel.add(Timer::new(TimerKind::Session, session.0, state.incarnation), due);
+        }
+    }
+
+    pub(super) fn on_session_timer(&mut self, timer: Timer, now: Time) {
+        let Some(state) = self.sessions.get(timer.slot).filter(|state| timer.is_for(state.incarnation)) else { return };
+        if state.is_online() || state.phase != Phase::Alive {
+            return;
+        }
+        let session = SessionId(timer.slot);
+        if state.expires_at <= now {
+            self.counters.sessions_expired += 1;
+            self.effects.events.push(Event::SessionExpired { client_id: state.client_id.clone() });
+            self.end_session(session, now);
+            return;
+        }
+        if state.will.as_ref().is_some_and(|will| will.due <= now) {
+            self.publish_will(session, now);
+        }
+        self.watch_session(session);
+    }
+
+    /// Ends a session: its will, if one waits, is published [MQTT-3.1.3-9], its id is free, the rest follows at a turn's budget.
+    pub(super) fn end_session(&mut self, session: SessionId, now: Time) {
+        self.publish_will(session, now);
+        let state = &mut self.sessions[session.0];
+        debug_assert!(state.connection.is_none() && state.phase == Phase::Alive);
+        state.phase = Phase::Ending;
+        let hash = self.hasher.client_id(&state.client_id);
+        let removed = self.clients.remove(hash, |other| *other == session);
+        debug_assert!(removed.is_some());
+        if let Some(replays) = self.sessions[session.0].replays.take() {
+            self.retained.close_all(&replays);
+        }
+        self.ending.push_back(session);
+    }
+
+    pub(super) fn ending_may_go_on(&self) -> bool {
+        !self.ending.is_empty() && self.may_push_to_all(1, 1024).is_ok()
+    }
+
+    /// Removes what ended sessions leave behind: subscriptions (their interest is retracted, which needs room on every ring) and
+    /// undelivered messages, those of shared subscriptions to another member [MQTT-4.8.2-4 ff.].
+    pub(super) fn remove_ended(&mut self, budget: usize, _now: Time) {
+        let mut budget = budget;
+        while let Some(&session) = self.ending.front() {
+            while let Some(&subscription) = self.sessions[session.0].subscriptions.last() {
+                if budget == 0 || self.may_push_to_all(1, 1024).is_err() {
+                    return;
+                }
+                budget -= 1;
+                self.sessions[session.0].subscriptions.pop();
+                self.remove_subscription(session, subscription);
+            }
+            while let Some(undelivered) =
+                self.sessions[session.0].outbound.as_mut().and_then(|outbound| outbound.take_undelivered())
+            {
+                if budget == 0 {
+                    // Taken out already: one over the budget.
+                    self.redispatch(undelivered);
+                    return;
+                }
+                budget -= 1;
+                self.redispatch(undelivered);
+            }
+            self.ending.pop_front();
+            if let Some(state) = self.sessions.remove(session.0) {
+                self.charge -= (size_of::<Session>() + state.client_id.len()) as i64;
+            }
+        }
+    }
+
+    fn redispatch(&mut self, (delivery, may_have_arrived): (crate::session::outbound::Delivery, bool)) {
+        self.charge -= size_of::<crate::session::outbound::Delivery>() as i64;
+        match delivery.group {
+            // QoS 2 that is on its way to one client is never given to another [MQTT-4.8.2-5].
+            Some(filter) if delivery.qos == QoS::AtLeastOnce || !may_have_arrived => {
+                self.pending.push_back(Pending::Redispatch { message: delivery.message, filter });
+            }
+            _ => self.counters.dropped_session_end += 1,
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! A message to one session: at once into its outbox where the window and the outbox allow, into its queue otherwise, dropped and
+//! counted by its policy when that is full. A subscriber never slows a publisher.
+
+use super::Shard;
+use super::connection::{Aliases, Connection};
+use super::events::Event;
+use super::outbox::{Outbox, SHARED_PAYLOAD_MIN};
+use crate::ids::SessionId;
+use crate::limits::DropPolicy;
+use crate::message::{Message, MessageRef};
+use crate::session::outbound::{Delivery, Identifiers, QueueFull, Send};
+use crate::time::Time;
+use crate::wire::{self, OutgoingPublish, Packet, PublishSpan, QoS, ReasonCode, Version};
+use std::sync::Arc;
+
+/// What a delivery in a window or queue is charged beyond its message.
+pub(super) const DELIVERY_BYTES: i64 = size_of::<Delivery>() as i64;
+
+/// A message on its way through this core: borrowed until something has to keep it, encoded at most once per form it takes.
+pub(super) struct Routed<'a> {
+    pub message: MessageRef<'a>,
+    owned: Option<Message>,
+    frames: Frames,
+}
+
+/// The forms a message has been encoded in: version (5 or older) × QoS × retain flag. Copies get their packet id patched in.
+#[derive(Default)]
+pub(super) struct Frames {
+    bytes: Vec<u8>,
+    frames: [Option<EncodedFrame>; 12],
+}
+
+#[derive(Clone, Copy)]
+struct EncodedFrame {
+    start: usize,
+    end: usize,
+    packet_id_at: usize,
+}
+
+impl<'a> Routed<'a> {
+    pub fn new(message: MessageRef<'a>, owned: Option<Message>, mut frames: Frames) -> Self {
+        frames.bytes.clear();
+        frames.frames = [None; 12];
+        Self { message, owned, frames }
+    }
+
+    pub fn into_frames(self) -> Frames {
+        self.frames
+    }
+
+    pub fn owned(&mut self) -> Message {
+        self.owned.get_or_insert_with(|| Message::from(self.message)).clone()
+    }
+
+    fn remaining_s(&self, now: Time) -> Option<u32> {
+        remaining_s(self.message.expires_at, now)
+    }
+
+    fn frame(&mut self, version: Version, qos: QoS, retain: bool, now: Time) -> EncodedFrame {
+        let index = usize::from(version == Version::V5) * 6 + qos as usize * 2 + usize::from(retain);
+        if let Some(frame) = self.frames.frames[index] {
+            return frame;
+        }
+        let outgoing = OutgoingPublish {
+            dup: false,
+            qos,
+            retain,
+            topic: self.message.topic,
+            packet_id: 1,
+            topic_alias: None,
+            message_expiry_interval_s: self.remaining_s(now),
+            subscription_identifiers: &[],
+            forwarded: self.message.properties,
+            payload: self.message.payload,
+        };
+        let with_payload = self.message.payload.len() < SHARED_PAYLOAD_MIN;
+        let span = wire::encode_publish(&outgoing, version, with_payload, &mut self.frames.bytes);
+        let PublishSpan { start, packet_id_at, .. } = span;
+        let frame = EncodedFrame { start, end: self.frames.bytes.len(), packet_id_at: packet_id_at.unwrap_or(start) - start };
+        self.frames.frames[index] = Some(frame);
+        frame
+    }
+}
+
+/// What is left of a message expiry interval, in whole seconds, never less than one while it lives.
+fn remaining_s(expires_at: Time, now: Time) -> Option<u32> {
+    if expires_at == Time::NEVER {
+        return None;
+    }
+    let left = expires_at.saturating_since(now);
+    Some(u32::try_from(left.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u32::MAX).max(1))
+}
+
+/// How a message goes to a session: the subscription's QoS and flags applied.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub qos: QoS,
+    pub retain: bool,
+    pub identifiers: &'a [u32],
+    pub group: Option<&'a Arc<str>>,
+}
+
+impl Shard {
+    pub(super) fn deliver(&mut self, routed: &mut Routed<'_>, session: SessionId, terms: Terms<'_>, now: Time) {
+        let state = &mut self.sessions[session.0];
+        let Some(slot) = state.connection else {
+            if terms.qos == QoS::AtMostOnce {
+                self.counters.dropped_offline_qos0 += 1;
+                return;
+            }
+            let delivery = delivery(routed, terms);
+            self.enqueue(session, delivery, now);
+            return;
+        };
+        let connection = &self.connections[slot];
+        let has_room = connection.outbox_len() < self.limits.outbox_bytes_max as usize;
+        if terms.qos == QoS::AtMostOnce {
+            if !has_room {
+                self.counters.dropped_outbox_full += 1;
+                self.count_drop(session, "outbox full");
+                return;
+            }
+            if self.too_large(routed, slot, terms, now) {
+                self.counters.dropped_packet_too_large += 1;
+                self.count_drop(session, "larger than the client's Maximum Packet Size");
+                return;
+            }
+            self.write_routed(routed, slot, terms, 0, now);
+            return;
+        }
+        let quota = connection.receive_maximum.min(self.limits.inflight_out_max);
+        if !(has_room && state.outbound().may_send_now(quota)) {
+            if !has_room {
+                self.connections[slot].congested = true;
+            }
+            let delivery = delivery(routed, terms);
+            self.enqueue(session, delivery, now);
+            return;
+        }
+        if self.too_large(routed, slot, terms, now) {
+            self.counters.dropped_packet_too_large += 1;
+            self.count_drop(session, "larger than the client's Maximum Packet Size");
+            return;
+        }
+        let delivery = delivery(routed, terms);
+        self.charge += DELIVERY_BYTES;
+        let packet_id = self.sessions[session.0].outbound().send_now(delivery);
+        self.write_routed(routed, slot, terms, packet_id, now);
+    }
+
+    /// The same for a retained message of a replay: it is paced by pages, so neither queue nor outbox limits cut it short.
+    pub(super) fn deliver_replayed(&mut self, routed: &mut Routed<'_>, session: SessionId, terms: Terms<'_>, now: Time) {
+        let state = &mut self.sessions[session.0];
+        let Some(slot) = state.connection else { return };
+        let quota = self.connections[slot].receive_maximum.min(self.limits.inflight_out_max);
+        let at_once = terms.qos == QoS::AtMostOnce || state.outbound().may_send_now(quota);
+        if at_once && self.too_large(routed, slot, terms, now) {
+            self.counters.dropped_packet_too_large += 1;
+            self.count_drop(session, "larger than the client's Maximum Packet Size");
+            return;
+        }
+        let mut packet_id = 0;
+        if terms.qos != QoS::AtMostOnce {
+            let delivery = delivery(routed, terms);
+            self.charge += DELIVERY_BYTES;
+            let outbound = self.sessions[session.0].outbound();
+            if !at_once {
+                // Never full without limits.
+                let _ = outbound.enqueue(delivery, u32::MAX, u64::MAX);
+                return;
+            }
+            packet_id = outbound.send_now(delivery);
+        }
+        self.write_routed(routed, slot, terms, packet_id, now);
+    }
+
+    fn too_large(&self, routed: &Routed<'_>, slot: u32, terms: Terms<'_>, now: Time) -> bool {
+        let connection = &self.connections[slot];
+        let maximum = connection.maximum_packet_size;
+        if maximum == u32::MAX {
+            return false;
+        }
+        let message = &routed.message;
+        let outgoing = OutgoingPublish {
+            dup: false,
+            qos: terms.qos,
+            retain: terms.retain,
+            topic: message.topic,
+            packet_id: 1,
+            // The larger of the forms with and without an alias.
+            topic_alias: (connection.topic_alias_maximum > 0).then_some(1),
+            message_expiry_interval_s: routed.remaining_s(now),
+            subscription_identifiers: terms.identifiers,
+            forwarded: message.properties,
+            payload: message.payload,
+        };
+        wire::publish_len(&outgoing, Version::V5) > maximum as usize
+    }
+
+    /// Writes a PUBLISH for the first time: from the frame that all receivers of its form share, unless this one's differs.
+    fn write_routed(&mut self, routed: &mut Routed<'_>, slot: u32, terms: Terms<'_>, packet_id: u16, now: Time) {
+        let connection = &self.connections[slot];
+        let Some(version) = connection.version else { return };
+        self.counters.packets_sent += 1;
+        self.counters.publishes_sent += 1;
+        self.counters.publish_bytes_sent += routed.message.payload.len() as u64;
+        let v5 = version == Version::V5;
+        let shared_payload = (routed.message.payload.len() >= SHARED_PAYLOAD_MIN).then(|| routed.owned());
+        if v5 && (connection.topic_alias_maximum > 0 || !terms.identifiers.is_empty()) {
+            let sending = Sending { dup: false, packet_id, terms, message: routed.message, shared_payload, now };
+            self.write_publish(slot, version, sending);
+            return;
+        }
+        let frame = routed.frame(version, terms.qos, terms.retain, now);
+        let bytes = &routed.frames.bytes[frame.start..frame.end];
+        self.write(slot, |outbox| {
+            outbox.write(|out| {
+                let start = out.len();
+                out.extend_from_slice(bytes);
+                if terms.qos != QoS::AtMostOnce {
+                    out[start + frame.packet_id_at..][..2].copy_from_slice(&packet_id.to_be_bytes());
+                }
+            });
+            if let Some(message) = shared_payload {
+                outbox.push_payload(message);
+            }
+        });
+    }
+
+    /// Writes a PUBLISH that is this connection's own: with an alias, subscription identifiers, or from its queue.
+    fn write_publish(&mut self, slot: u32, version: Version, sending: Sending<'_>) {
+        let Sending { dup, packet_id, terms, message, shared_payload, now } = sending;
+        let connection = &mut self.connections[slot];
+        let (topic, topic_alias) = alias(connection, message.topic);
+        let outgoing = OutgoingPublish {
+            dup,
+            qos: terms.qos,
+            retain: terms.retain,
+            topic,
+            packet_id,
+            topic_alias,
+            message_expiry_interval_s: remaining_s(message.expires_at, now),
+            subscription_identifiers: terms.identifiers,
+            forwarded: message.properties,
+            payload: message.payload,
+        };
+        self.write(slot, |outbox: &mut Outbox| {
+            outbox.write(|out| {
+                wire::encode_publish(&outgoing, version, shared_payload.is_none(), out);
+            });
+            if let Some(message) = shared_payload {
+                outbox.push_payload(message);
+            }
+        });
+    }
+
+    /// Puts a message behind what waits for a session; when that has its fill, by the drop policy.
+    fn enqueue(&mut self, session: SessionId, delivery: Delivery, now: Time) {
+        let (messages_max, bytes_max) = (self.limits.queued_messages_max, self.limits.queued_bytes_max);
+        let policy = self.limits.drop_policy;
+        let state = &mut self.sessions[session.0];
+        let QueueFull(delivery) = match state.outbound().enqueue(delivery, messages_max, bytes_max) {
+            Ok(()) => {
+                self.charge += DELIVERY_BYTES;
+                return;
+            }
+            Err(full) => full,
+        };
+        match policy {
+            DropPolicy::Oldest => {
+                let mut delivery = delivery;
+                loop {
+                    let outbound = self.sessions[session.0].outbound();
+                    if outbound.drop_oldest().is_none() {
+                        break;
+                    }
+                    let again = outbound.enqueue(delivery, messages_max, bytes_max);
+                    self.counters.dropped_queue_oldest += 1;
+                    self.count_drop(session, "queue full, oldest dropped");
+                    self.charge -= DELIVERY_BYTES;
+                    match again {
+                        Ok(()) => {
+                            self.charge += DELIVERY_BYTES;
+                            return;
+                        }
+                        Err(QueueFull(back)) => delivery = back,
+                    }
+                }
+                // A queue of size zero.
+                self.counters.dropped_queue_newest += 1;
+                self.count_drop(session, "queue full");
+            }
+            DropPolicy::Newest => {
+                self.counters.dropped_queue_newest += 1;
+                self.count_drop(session, "queue full, newest dropped");
+            }
+            DropPolicy::Disconnect => {
+                self.counters.dropped_queue_newest += 1;
+                self.count_drop(session, "queue full, client disconnected");
+                if let Some(slot) = self.sessions[session.0].connection {
+                    self.counters.closed_queue_full += 1;
+                    let id = self.id_of(slot);
+                    self.close(id, Some(ReasonCode::QUOTA_EXCEEDED), "queue full", now);
+                }
+            }
+        }
+    }
+
+    /// Sends what a session has waiting, as far as its window and outbox allow; then its replays go on.
+    pub(super) fn pump(&mut self, session: SessionId, now: Time) {
+        loop {
+            let state = &mut self.sessions[session.0];
+            let Some(slot) = state.connection else { return };
+            if state.outbound.is_none() {
+                break;
+            }
+            let connection = &mut self.connections[slot];
+            if connection.outbox_len() >= self.limits.outbox_bytes_max as usize {
+                connection.congested = true;
+                return;
+            }
+            let Some(version) = connection.version else { return };
+            let quota = connection.receive_maximum.min(self.limits.inflight_out_max);
+            let maximum_packet_size = connection.maximum_packet_size;
+            let has_alias = connection.topic_alias_maximum > 0;
+            let (packet_id, dup, delivery) = match state.outbound().next_to_send(quota) {
+                None => break,
+                Some(Send::Pubrel { packet_id }) => {
+                    self.send(slot, &Packet::Pubrel(super::acknowledge::ack(packet_id, ReasonCode::SUCCESS)));
+                    continue;
+                }
+                Some(Send::Publish { packet_id, dup, delivery }) => (packet_id, dup, delivery.clone()),
+            };
+            let message = delivery.message.as_ref();
+            let terms = Terms {
+                qos: delivery.qos,
+                retain: delivery.retain,
+                identifiers: delivery.identifiers.as_slice(),
+                group: delivery.group.as_ref(),
+            };
+            // What was begun is finished; what has not begun when its time is over is not begun [MQTT-3.3.2-5].
+            let expired = !dup && message.expires_at <= now;
+            let outgoing = OutgoingPublish {
+                dup,
+                qos: terms.qos,
+                retain: terms.retain,
+                topic: message.topic,
+                packet_id,
+                topic_alias: has_alias.then_some(1),
+                message_expiry_interval_s: remaining_s(message.expires_at, now),
+                subscription_identifiers: terms.identifiers,
+                forwarded: message.properties,
+                payload: message.payload,
+            };
+            let too_large =
+                maximum_packet_size != u32::MAX && wire::publish_len(&outgoing, version) > maximum_packet_size as usize;
+            if expired || too_large {
+                // As if it had been sent and acknowledged [MQTT-3.1.2-25].
+                self.sessions[session.0].outbound().abandon(packet_id);
+                self.charge -= DELIVERY_BYTES;
+                if expired {
+                    self.counters.dropped_expired += 1;
+                    self.count_drop(session, "message expiry interval passed");
+                } else {
+                    self.counters.dropped_packet_too_large += 1;
+                    self.count_drop(session, "larger than the client's Maximum Packet Size");
+                }
+                continue;
+            }
+            self.counters.packets_sent += 1;
+            self.counters.publishes_sent += 1;
+            self.counters.publish_bytes_sent += message.payload.len() as u64;
+            let shared_payload = (message.payload.len() >= SHARED_PAYLOAD_MIN).then(|| delivery.message.clone());
+            self.write_publish(slot, version, Sending { dup, packet_id, terms, message, shared_payload, now });
+        }
+        self.continue_replays(session);
+    }
+
+    pub(super) fn count_drop(&mut self, session: SessionId, why: &'static str) {
+        let state = &mut self.sessions[session.0];
+        state.drops = state.drops.saturating_add(1);
+        let in_all = state.drops;
+        // A flood of drops is said at 1, 2, 4, 8 …: the counters have them all.
+        if in_all.is_power_of_two() {
+            self.effects.events.push(Event::MessageDropped { client_id: state.client_id.clone(), why, in_all });
+        }
+    }
+}
+
+struct Sending<'a> {
+    dup: bool,
+    packet_id: u16,
+    terms: Terms<'a>,
+    message: MessageRef<'a>,
+    shared_payload: Option<Message>,
+    now: Time,
+}
+
+fn delivery(routed: &mut Routed<'_>, terms: Terms<'_>) -> Delivery {
+    Delivery {
+        message: routed.owned(),
+        qos: terms.qos,
+        retain: terms.retain,
+        identifiers: Identifiers::from_slice(terms.identifiers),
+        group: terms.group.cloned(),
+    }
+}
+
+fn alias<'a>(connection: &mut Connection, topic: &'a str) -> (&'a str, Option<u16>) {
+    match connection.topic_alias_maximum {
+        0 => (topic, None),
+        maximum => connection.aliases.get_or_insert_with(|| Box::new(Aliases::default())).outbound(topic, maximum),
+    }
+}

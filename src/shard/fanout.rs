@@ -1,0 +1,216 @@
+//! A message to its local subscribers. A few are served at once; more than the turn has budget for become a queued fan-out, which goes
+//! on in later turns: messages of that topic wait behind it, others pass.
+
+use super::Shard;
+use super::deliver::{Routed, Terms};
+use crate::ids::{FilterId, SessionId};
+use crate::message::Message;
+use crate::time::Time;
+use crate::topic::{self, TopicKey};
+use crate::wire::QoS;
+use smallvec::SmallVec;
+use std::collections::{HashMap, VecDeque};
+
+/// A message to so few subscribers is served at once, whatever the turn has done before: it costs what its own packet costs.
+const AT_ONCE: usize = 64;
+
+pub(super) type Filters = SmallVec<[FilterId; 8]>;
+
+/// How far a fan-out has come.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    filter: usize,
+    slot: u32,
+}
+
+struct Fanout {
+    message: Message,
+    filters: Filters,
+    cursor: Cursor,
+    publisher: Option<SessionId>,
+}
+
+/// Fan-outs that go on in later turns, by topic: one topic's in their order, topics in turn.
+#[derive(Default)]
+pub(super) struct Fanouts {
+    topics: HashMap<u64, VecDeque<Fanout>>,
+    turns: VecDeque<u64>,
+    len: usize,
+}
+
+impl Fanouts {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn is_busy(&self, topic: u64) -> bool {
+        !self.topics.is_empty() && self.topics.contains_key(&topic)
+    }
+
+    fn push(&mut self, topic: u64, fanout: Fanout) {
+        self.len += 1;
+        let queue = self.topics.entry(topic).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(topic);
+        }
+        queue.push_back(fanout);
+    }
+
+    /// Takes the next topic's first fan-out; give it back with [`Fanouts::put_back`] or call [`Fanouts::done`].
+    fn take(&mut self) -> Option<(u64, Fanout)> {
+        let topic = self.turns.pop_front()?;
+        let fanout = self.topics.get_mut(&topic)?.pop_front()?;
+        Some((topic, fanout))
+    }
+
+    fn put_back(&mut self, topic: u64, fanout: Fanout) {
+        if let Some(queue) = self.topics.get_mut(&topic) {
+            queue.push_front(fanout);
+            self.turns.push_back(topic);
+        }
+    }
+
+    fn done(&mut self, topic: u64) {
+        self.len -= 1;
+        if self.topics.get(&topic).is_some_and(VecDeque::is_empty) {
+            self.topics.remove(&topic);
+        } else {
+            self.turns.push_back(topic);
+        }
+    }
+}
+
+impl Shard {
+    /// Delivers to the local subscribers of a topic, now or in turns; whether there are any.
+    pub(super) fn fan_out(
+        &mut self,
+        routed: &mut Routed<'_>,
+        key: &TopicKey<'_>,
+        publisher: Option<SessionId>,
+        now: Time,
+    ) -> bool {
+        let mut filters = Filters::new();
+        self.subscriptions.matching(&self.hasher, key, &mut filters);
+        if filters.is_empty() {
+            return false;
+        }
+        let mut cursor = Cursor::default();
+        if !self.fanouts.is_busy(key.exact()) {
+            let subscribers: usize = filters.iter().map(|&filter| self.subscriptions.slots(filter) as usize).sum();
+            if subscribers <= AT_ONCE {
+                self.budget = self.budget.max(AT_ONCE);
+            }
+            if self.serve(routed, &filters, &mut cursor, publisher, now) {
+                return true;
+            }
+        }
+        self.counters.fanouts_continued += 1;
+        self.fanouts.push(key.exact(), Fanout { message: routed.owned(), filters, cursor, publisher });
+        true
+    }
+
+    /// Serves subscribers from the cursor on; `false`: the turn's budget is used up.
+    fn serve(
+        &mut self,
+        routed: &mut Routed<'_>,
+        filters: &Filters,
+        cursor: &mut Cursor,
+        publisher: Option<SessionId>,
+        now: Time,
+    ) -> bool {
+        while let Some(&filter) = filters.get(cursor.filter) {
+            while cursor.slot < self.subscriptions.slots(filter) {
+                if self.budget == 0 {
+                    return false;
+                }
+                self.budget -= 1;
+                let session = self.subscriptions.subscriber_at(filter, cursor.slot);
+                cursor.slot += 1;
+                if let Some(session) = session {
+                    self.deliver_once(routed, filters, cursor.filter, session, publisher, now);
+                }
+            }
+            *cursor = Cursor { filter: cursor.filter + 1, slot: 0 };
+        }
+        true
+    }
+
+    /// Delivers to a session found through one of the matching filters. A session that several of them lead to gets the message once,
+    /// at the first of them, with the highest QoS and all identifiers (section 3.3.4).
+    fn deliver_once(
+        &mut self,
+        routed: &mut Routed<'_>,
+        filters: &Filters,
+        found_by: usize,
+        session: SessionId,
+        publisher: Option<SessionId>,
+        now: Time,
+    ) {
+        let Some(state) = self.sessions.get(session.0) else { return };
+        let own = publisher == Some(session);
+        let mut qos = QoS::AtMostOnce;
+        let mut retain = false;
+        let mut identifiers: SmallVec<[u32; 4]> = SmallVec::new();
+        let alone = filters.len() == 1 || state.subscriptions.len() == 1;
+        let considered = if alone { found_by..found_by + 1 } else { 0..filters.len() };
+        let mut first = None;
+        for position in considered {
+            let Some(subscription) = state.subscription(false, filters[position]) else { continue };
+            let options = subscription.options();
+            if own && options.no_local {
+                continue;
+            }
+            let first = *first.get_or_insert(position);
+            if first < found_by {
+                return;
+            }
+            qos = qos.max(options.qos);
+            retain |= options.retain_as_published;
+            if subscription.identifier != 0 {
+                identifiers.push(subscription.identifier);
+            }
+        }
+        if first != Some(found_by) {
+            return;
+        }
+        if routed.message.retain && state.replays.is_some() {
+            self.cancel_replay_of(session, routed.message.topic);
+        }
+        let terms = Terms {
+            qos: qos.min(routed.message.qos),
+            retain: retain && routed.message.retain,
+            identifiers: &identifiers,
+            group: None,
+        };
+        self.deliver(routed, session, terms, now);
+    }
+
+    /// Goes on with queued fan-outs, a share of the budget each.
+    pub(super) fn run_fanouts(&mut self, now: Time) {
+        while self.budget > 0 {
+            let Some((topic, mut fanout)) = self.fanouts.take() else { break };
+            // A filter may have gone and its id be in use for another.
+            if let Some(&filter) = fanout.filters.get(fanout.cursor.filter)
+                && !self.subscriptions.text(filter).is_some_and(|text| topic::matches(text, fanout.message.topic()))
+            {
+                fanout.cursor = Cursor { filter: fanout.cursor.filter + 1, slot: 0 };
+            }
+            let message = fanout.message.clone();
+            let mut routed = Routed::new(message.as_ref(), Some(message.clone()), std::mem::take(&mut self.scratch));
+            let done = self.serve(&mut routed, &fanout.filters, &mut fanout.cursor, fanout.publisher, now);
+            self.scratch = routed.into_frames();
+            if done {
+                self.fanouts.done(topic);
+            } else {
+                self.fanouts.put_back(topic, fanout);
+            }
+        }
+        if self.fanouts.len() < self.limits.fanouts_max as usize {
+            self.wake_waiting_for_fanouts();
+        }
+    }
+}

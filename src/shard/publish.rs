@@ -1,0 +1,378 @@
+//! PUBLISH (section 3.3) and every other source of messages: admission before effect, then the message goes where it is wanted.
+//!
+//! A message first reserves room on every ring it will cross. Without room nothing has happened: a client's packet parks, a message
+//! of the broker's own making stays at the front of its queue.
+
+use super::Shard;
+use super::acknowledge::ack;
+use super::connection::{Aliases, Wait};
+use super::deliver::{Routed, Terms};
+use super::peer::{Groups, MeshMessage};
+use super::receive::Flow;
+use super::sys;
+use crate::ids::{ConnectionId, CoreId, SessionId};
+use crate::message::{Message, MessageRef};
+use crate::time::Time;
+use crate::topic::{self, TopicKey};
+use crate::wire::{Ack, Packet, Publish, QoS, ReasonCode, WireError};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A message of the broker's own making, waiting for admission.
+pub(super) enum Pending {
+    /// A will or a $SYS value: published like any other message.
+    Publish(Message),
+    /// A message of a shared group that is given to another member.
+    Redispatch { message: Message, filter: Arc<str> },
+}
+
+/// Where a message goes.
+pub(super) struct Route {
+    /// Cores with subscribers, this one left out.
+    cores: u64,
+    /// The core of its topic, if it is retained.
+    store: Option<CoreId>,
+    /// A core picked for each shared group that matches.
+    groups: SmallVec<[(CoreId, Arc<str>); 2]>,
+}
+
+impl Shard {
+    pub(super) fn on_publish(&mut self, id: ConnectionId, publish: &Publish<'_>, now: Time) -> Flow {
+        let Some(session) = self.connections[id.slot].session else { return Flow::Gone };
+        let topic = match self.resolve_topic(id, publish) {
+            Ok(topic) => topic,
+            Err(error) => {
+                self.refuse(id, error, now);
+                return Flow::Gone;
+            }
+        };
+        let topic = topic.as_str(publish.topic);
+        if publish.qos == QoS::ExactlyOnce {
+            let inbound = self.sessions[session.0].inbound.get_or_insert_default();
+            if inbound.contains(publish.packet_id) {
+                // Routed already: only its acknowledgement was lost [MQTT-4.3.3-10].
+                self.counters.publishes_repeated += 1;
+                self.send(id.slot, &Packet::Pubrec(ack(publish.packet_id, ReasonCode::SUCCESS)));
+                return Flow::Next;
+            }
+            if inbound.len() >= usize::from(self.limits.inflight_in_max) && self.connections[id.slot].is_v5() {
+                let what = "more QoS 2 messages in flight than the Receive Maximum granted";
+                self.refuse(id, WireError { reason: ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, what }, now);
+                return Flow::Gone;
+            }
+        }
+        let verdict = match self.ask(id, now) {
+            None => return Flow::Park(Wait::Decision),
+            Some(verdict) => verdict,
+        };
+        let verdict = verdict.map_err(|reason| (reason, "not authorized"));
+        let mut why = None;
+        let reason = match verdict.and_then(|()| self.check_publish(topic, publish)) {
+            Err((reason, what)) => {
+                why = Some(what).filter(|_| self.may_say_why(id.slot));
+                reason
+            }
+            Ok(()) => {
+                let message = MessageRef {
+                    topic,
+                    properties: &[],
+                    payload: publish.payload,
+                    qos: publish.qos,
+                    retain: publish.retain,
+                    expires_at: publish.message_expiry_interval_s.map_or(Time::NEVER, |s| now + Duration::from_secs(s.into())),
+                };
+                let mut scratch = Vec::new();
+                let message = MessageRef { properties: publish.properties.forwarded(&mut scratch), ..message };
+                match self.publish(message, None, Some(session), now) {
+                    Err(wait) => return Flow::Park(wait),
+                    Ok(true) => ReasonCode::SUCCESS,
+                    Ok(false) => ReasonCode::NO_MATCHING_SUBSCRIBERS,
+                }
+            }
+        };
+        self.counters.publishes_received += 1;
+        self.counters.publish_bytes_received += publish.payload.len() as u64;
+        self.remember_alias(id, publish);
+        if reason == ReasonCode::QUOTA_EXCEEDED && publish.qos != QoS::AtMostOnce && !self.connections[id.slot].is_v5() {
+            // An MQTT 3 client cannot be refused one message: closed, it keeps it and sends it again.
+            self.counters.closed_memory += 1;
+            self.close(id, None, "memory is at memory_max", now);
+            return Flow::Gone;
+        }
+        match publish.qos {
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => {
+                let puback = Ack { reason_string: why, ..ack(publish.packet_id, reason) };
+                self.send(id.slot, &Packet::Puback(puback));
+            }
+            QoS::ExactlyOnce => {
+                if !reason.is_error()
+                    && let Some(inbound) = &mut self.sessions[session.0].inbound
+                {
+                    inbound.on_publish(publish.packet_id);
+                }
+                let pubrec = Ack { reason_string: why, ..ack(publish.packet_id, reason) };
+                self.send(id.slot, &Packet::Pubrec(pubrec));
+            }
+        }
+        Flow::Next
+    }
+
+    /// The topic of a PUBLISH that may carry an alias instead (section 3.3.2.3.4).
+    fn resolve_topic(&self, id: ConnectionId, publish: &Publish<'_>) -> Result<Topic, WireError> {
+        if publish.has_subscription_identifier() {
+            // Only a server sends it [MQTT-3.3.4-6].
+            let what = "subscription identifier in a client's PUBLISH";
+            return Err(WireError { reason: ReasonCode::PROTOCOL_ERROR, what });
+        }
+        let Some(alias) = publish.topic_alias else { return Ok(Topic::Given) };
+        if alias > self.limits.topic_alias_in_max {
+            let what = "topic alias above the Topic Alias Maximum granted";
+            return Err(WireError { reason: ReasonCode::TOPIC_ALIAS_INVALID, what });
+        }
+        if !publish.topic.is_empty() {
+            return Ok(Topic::Given);
+        }
+        let known =
+            self.connections[id.slot].aliases.as_ref().and_then(|aliases| aliases.inbound.get(usize::from(alias) - 1)?.clone());
+        known
+            .map(Topic::Aliased)
+            .ok_or(WireError { reason: ReasonCode::PROTOCOL_ERROR, what: "topic alias that stands for no topic" })
+    }
+
+    /// A PUBLISH that has gone through and carries a topic with an alias sets it.
+    fn remember_alias(&mut self, id: ConnectionId, publish: &Publish<'_>) {
+        let (Some(alias), false) = (publish.topic_alias, publish.topic.is_empty()) else { return };
+        let Some(connection) = self.connection_mut(id) else { return };
+        let inbound = &mut connection.aliases.get_or_insert_with(|| Box::new(Aliases::default())).inbound;
+        let position = usize::from(alias) - 1;
+        if inbound.len() <= position {
+            inbound.resize(position + 1, None);
+        }
+        inbound[position] = Some(publish.topic.into());
+    }
+
+    fn check_publish(&mut self, topic: &str, publish: &Publish<'_>) -> Result<(), (ReasonCode, &'static str)> {
+        if topic::check_name(topic, self.limits.topic_levels_max, self.limits.topic_bytes_max).is_err() {
+            self.counters.refused_publishes += 1;
+            return Err((ReasonCode::TOPIC_NAME_INVALID, "topic has too many levels or bytes"));
+        }
+        if sys::is_of_broker(topic) {
+            self.counters.refused_topic += 1;
+            return Err((ReasonCode::NOT_AUTHORIZED, "topic is reserved for the broker"));
+        }
+        if publish.qos == QoS::AtMostOnce {
+            if self.memory_over(90) {
+                self.counters.dropped_memory_qos0 += 1;
+                return Err((ReasonCode::QUOTA_EXCEEDED, "the broker is short of memory"));
+            }
+        } else if self.memory_over(100) {
+            self.counters.refused_memory += 1;
+            return Err((ReasonCode::QUOTA_EXCEEDED, "the broker is short of memory"));
+        }
+        Ok(())
+    }
+
+    /// Admits a message and routes it; whether anyone wants it. Err: there is no room yet and nothing has happened.
+    pub(super) fn publish(
+        &mut self,
+        message: MessageRef<'_>,
+        owned: Option<Message>,
+        publisher: Option<SessionId>,
+        now: Time,
+    ) -> Result<bool, Wait> {
+        let hasher = self.hasher;
+        let key = TopicKey::new(message.topic, &hasher);
+        let route = self.route(&key, message.retain);
+        self.admit(&route, &message)?;
+        let mut routed = Routed::new(message, owned, std::mem::take(&mut self.scratch));
+        let wanted = self.dispatch(&mut routed, &key, route, publisher, now);
+        self.scratch = routed.into_frames();
+        if !wanted {
+            self.counters.publishes_unmatched += 1;
+        }
+        Ok(wanted)
+    }
+
+    fn route(&mut self, key: &TopicKey<'_>, retain: bool) -> Route {
+        let own = 1u64 << self.core.0;
+        let cores = if self.cores > 1 { self.interest.cores(&self.hasher, key) & !own } else { 0 };
+        let store = retain.then(|| self.core_of_topic(key));
+        Route { cores, store, groups: self.pick_groups(key) }
+    }
+
+    pub(super) fn core_of_topic(&self, key: &TopicKey<'_>) -> CoreId {
+        CoreId((key.exact() % self.cores as u64) as u8)
+    }
+
+    /// Whether there is room for a message everywhere it goes.
+    fn admit(&self, route: &Route, message: &MessageRef<'_>) -> Result<(), Wait> {
+        if self.fanouts.len() >= self.limits.fanouts_max as usize
+            || (self.parking.someone_waits_for_fanouts() && self.parking.queueing)
+        {
+            return Err(Wait::Fanout);
+        }
+        let targets = self.targets(route);
+        if targets != 0 {
+            let bytes = (size_of::<MeshMessage>() + Message::OVERHEAD_BYTES) as u64
+                + (message.topic.len() + message.properties.len() + message.payload.len()) as u64;
+            for core in cores_in(targets) {
+                if !self.may_push(core, 1, bytes) {
+                    return Err(Wait::Mesh(core));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The other cores a route touches.
+    fn targets(&self, route: &Route) -> u64 {
+        let mut targets = route.cores;
+        if let Some(core) = route.store {
+            targets |= 1 << core.0;
+        }
+        for (core, _) in &route.groups {
+            targets |= 1 << core.0;
+        }
+        targets & !(1u64 << self.core.0)
+    }
+
+    fn dispatch(
+        &mut self,
+        routed: &mut Routed<'_>,
+        key: &TopicKey<'_>,
+        route: Route,
+        publisher: Option<SessionId>,
+        now: Time,
+    ) -> bool {
+        let mut wanted = route.cores != 0 || !route.groups.is_empty();
+        if route.store == Some(self.core) {
+            self.store_retained(routed);
+        }
+        let targets = self.targets(&route);
+        for core in cores_in(targets) {
+            let of_core = |(picked, filter): &(CoreId, Arc<str>)| (*picked == core).then(|| filter.clone());
+            let groups: Groups =
+                route.groups.iter().any(|(picked, _)| *picked == core).then(|| route.groups.iter().filter_map(of_core).collect());
+            let deliver = route.cores & 1 << core.0 != 0;
+            let message = MeshMessage::Publish { message: routed.owned(), deliver, store: route.store == Some(core), groups };
+            self.counters.mesh_messages_sent += 1;
+            self.push(core, message);
+        }
+        for (core, filter) in &route.groups {
+            if *core == self.core {
+                self.deliver_to_group(routed, filter, true, now);
+            }
+        }
+        wanted |= self.fan_out(routed, key, publisher, now);
+        wanted
+    }
+
+    /// A message from another core: local deliveries and the local store only.
+    pub(super) fn on_mesh_publish(&mut self, message: Message, deliver: bool, store: bool, groups: Groups, now: Time) {
+        self.counters.mesh_messages_received += 1;
+        let owned = message.clone();
+        let mut routed = Routed::new(message.as_ref(), Some(owned), std::mem::take(&mut self.scratch));
+        if store {
+            self.store_retained(&mut routed);
+        }
+        for filter in groups.iter().flatten() {
+            self.deliver_to_group(&mut routed, filter, false, now);
+        }
+        if deliver {
+            let hasher = self.hasher;
+            let key = TopicKey::new(message.topic(), &hasher);
+            self.fan_out(&mut routed, &key, None, now);
+        }
+        self.scratch = routed.into_frames();
+    }
+
+    pub(super) fn pending_may_go_on(&self) -> bool {
+        // What waits for room goes on with the next progress of the ring, which wakes the shard.
+        !self.pending.is_empty() && self.may_push_to_all(1, 0).is_ok() && self.fanouts.len() < self.limits.fanouts_max as usize
+    }
+
+    pub(super) fn publish_pending(&mut self, now: Time, budget: usize) {
+        for _ in 0..budget {
+            let Some(pending) = self.pending.pop_front() else { return };
+            let blocked = match &pending {
+                Pending::Publish(message) => self.publish(message.as_ref(), Some(message.clone()), None, now).is_err(),
+                Pending::Redispatch { message, filter } => !self.redispatch_to_group(message, filter, now),
+            };
+            if blocked {
+                self.pending.push_front(pending);
+                return;
+            }
+        }
+    }
+
+    /// Gives a message of a shared group to a member, here or on another core; `false`: there is no room yet.
+    fn redispatch_to_group(&mut self, message: &Message, filter: &Arc<str>, now: Time) -> bool {
+        let Some(core) = self.pick_core_of_group(filter) else {
+            self.counters.dropped_group_empty += 1;
+            return true;
+        };
+        let mut groups = SmallVec::new();
+        groups.push((core, filter.clone()));
+        let route = Route { cores: 0, store: None, groups };
+        if self.admit(&route, &message.as_ref()).is_err() {
+            return false;
+        }
+        if core == self.core {
+            let mut routed = Routed::new(message.as_ref(), Some(message.clone()), std::mem::take(&mut self.scratch));
+            self.deliver_to_group(&mut routed, filter, true, now);
+            self.scratch = routed.into_frames();
+        } else {
+            let groups = Some([filter.clone()].into());
+            self.push(core, MeshMessage::Publish { message: message.clone(), deliver: false, store: false, groups });
+        }
+        true
+    }
+
+    /// Picks a local member of a group and delivers to it. With none here: to another core's member, if `first` is false (the message
+    /// has come to a core that has just lost its last one), as a redispatch that waits for its own room.
+    fn deliver_to_group(&mut self, routed: &mut Routed<'_>, filter: &Arc<str>, first: bool, now: Time) {
+        let Some((member, id)) = self.next_member(filter) else {
+            if first || self.pick_core_of_group(filter).is_none() {
+                self.counters.dropped_group_empty += 1;
+            } else {
+                self.pending.push_back(Pending::Redispatch { message: routed.owned(), filter: filter.clone() });
+            }
+            return;
+        };
+        let Some(subscription) = self.sessions[member.0].subscription(true, id) else { return };
+        let options = subscription.options();
+        let qos = options.qos.min(routed.message.qos);
+        let retain = options.retain_as_published && routed.message.retain;
+        let identifier = [subscription.identifier];
+        let identifiers = if subscription.identifier == 0 { &[][..] } else { &identifier[..] };
+        self.deliver(routed, member, Terms { qos, retain, identifiers, group: Some(filter) }, now);
+    }
+}
+
+enum Topic {
+    Given,
+    Aliased(Box<str>),
+}
+
+impl Topic {
+    fn as_str<'a>(&'a self, given: &'a str) -> &'a str {
+        match self {
+            Topic::Given => given,
+            Topic::Aliased(topic) => topic,
+        }
+    }
+}
+
+/// The cores whose bits are set.
+pub(super) fn cores_in(mut mask: u64) -> impl Iterator<Item = CoreId> {
+    std::iter::from_fn(move || {
+        let core = mask.trailing_zeros();
+        if core == 64 {
+            return None;
+        }
+        mask &= mask - 1;
+        Some(CoreId(core as u8))
+    })
+}

@@ -1,0 +1,190 @@
+//! SUBSCRIBE and UNSUBSCRIBE (sections 3.8 and 3.10).
+
+use super::Shard;
+use super::connection::Wait;
+use super::receive::Flow;
+use crate::ids::{ConnectionId, SessionId};
+use crate::session::Subscription;
+use crate::time::Time;
+use crate::topic::{Filter, InterestKey};
+use crate::wire::{Packet, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscriptionOptions, Unsubscribe, WireError};
+use smallvec::SmallVec;
+
+/// Filters of one SUBSCRIBE or UNSUBSCRIBE that are acted on; the rest is refused with 0x97 (Quota exceeded), so that one packet never
+/// holds the shard for long.
+pub const FILTERS_PER_PACKET_MAX: usize = 4096;
+
+/// What a filter's announcement counts against the rings at most, beyond its text.
+const ANNOUNCEMENT_BYTES: u64 = 64;
+
+impl Shard {
+    pub(super) fn on_subscribe(&mut self, id: ConnectionId, subscribe: &Subscribe<'_>, now: Time) -> Flow {
+        let Some(session) = self.connections[id.slot].session else { return Flow::Gone };
+        if subscribe.filters.iter().any(|(text, options)| options.no_local && text.starts_with("$share/")) {
+            // [MQTT-3.8.3-4]
+            let what = "no local on a shared subscription";
+            self.refuse(id, WireError { reason: ReasonCode::PROTOCOL_ERROR, what }, now);
+            return Flow::Gone;
+        }
+        let verdict = match self.ask(id, now) {
+            None => return Flow::Park(Wait::Decision),
+            Some(verdict) => verdict,
+        };
+        if let Err(wait) = self.room_to_announce(subscribe.filters.iter().map(|(text, _)| text)) {
+            return Flow::Park(wait);
+        }
+        let mut reasons = SmallVec::new();
+        let mut replays = SmallVec::new();
+        let mut changes = Vec::new();
+        let identifier = subscribe.subscription_identifier.unwrap_or(0);
+        for (position, (text, options)) in subscribe.filters.iter().enumerate() {
+            let reason = match verdict {
+                Err(reason) => reason,
+                Ok(()) if position >= FILTERS_PER_PACKET_MAX => self.refuse_quota(),
+                Ok(()) => self.subscribe(session, text, identifier, options, &mut changes, &mut replays),
+            };
+            reasons.push(reason.0);
+        }
+        self.announce(changes);
+        self.announce_groups();
+        self.confirm_then(id, subscribe.packet_id, reasons, replays, now);
+        Flow::Next
+    }
+
+    /// Room on every ring for whatever these filters' announcements may need.
+    fn room_to_announce<'a>(&self, filters: impl Iterator<Item = &'a str>) -> Result<(), Wait> {
+        if self.cores == 1 {
+            return Ok(());
+        }
+        let (mut messages, mut bytes) = (1, 0);
+        for text in filters.take(FILTERS_PER_PACKET_MAX) {
+            messages += u64::from(text.starts_with("$share/"));
+            bytes += text.len() as u64 + ANNOUNCEMENT_BYTES;
+        }
+        // More groups than the ring has slots are announced when there is room; their SUBACK waits for that.
+        let messages = messages.min(u64::from(self.limits.mesh_messages_max) / 2);
+        let bytes = bytes.min(self.limits.mesh_bytes_max / 2);
+        self.may_push_to_all(messages, bytes).map_err(Wait::Mesh)
+    }
+
+    fn refuse_quota(&mut self) -> ReasonCode {
+        self.counters.refused_subscriptions_quota += 1;
+        ReasonCode::QUOTA_EXCEEDED
+    }
+
+    fn subscribe(
+        &mut self,
+        session: SessionId,
+        text: &str,
+        identifier: u32,
+        options: SubscriptionOptions,
+        changes: &mut Vec<(InterestKey, bool)>,
+        replays: &mut SmallVec<[u64; 1]>,
+    ) -> ReasonCode {
+        let Ok(filter) = Filter::parse(text, self.limits.topic_levels_max, self.limits.topic_bytes_max) else {
+            self.counters.refused_subscriptions_filter += 1;
+            return ReasonCode::TOPIC_FILTER_INVALID;
+        };
+        let shared = filter.share.is_some();
+        let known = self.find_subscription(session, &filter);
+        if known.is_none() && self.sessions[session.0].subscriptions.len() >= self.limits.subscriptions_per_client_max as usize {
+            return self.refuse_quota();
+        }
+        let hasher = self.hasher;
+        let id = if shared {
+            let online = self.sessions[session.0].is_online();
+            self.groups.join(&hasher, &filter, session, online)
+        } else {
+            let subscribed = self.subscriptions.subscribe(&hasher, filter.filter, session);
+            if subscribed.first {
+                changes.push((self.subscriptions.interest_key(&hasher, filter.filter), true));
+            }
+            subscribed.id
+        };
+        let new = self.sessions[session.0].subscribe(Subscription::new(id, shared, identifier, options)).is_none();
+        if new {
+            self.counters.subscribes += 1;
+            self.charge += (size_of::<Subscription>() + text.len()) as i64;
+        }
+        let replay = match options.retain_handling {
+            RetainHandling::Send => true,
+            RetainHandling::SendIfNew => new,
+            RetainHandling::DoNotSend => false,
+        };
+        // Retained messages are not sent for shared subscriptions (section 3.3.1.3).
+        if replay
+            && !shared
+            && let Some(replay) = self.open_replay(session, filter.filter, options.qos, identifier)
+        {
+            replays.push(replay);
+        }
+        match options.qos {
+            QoS::AtMostOnce => ReasonCode::SUCCESS,
+            QoS::AtLeastOnce => ReasonCode::GRANTED_QOS_1,
+            QoS::ExactlyOnce => ReasonCode::GRANTED_QOS_2,
+        }
+    }
+
+    fn find_subscription(&self, session: SessionId, filter: &Filter<'_>) -> Option<Subscription> {
+        let id = match filter.share {
+            Some(_) => self.groups.find(filter.text)?,
+            None => self.subscriptions.find(&self.hasher, filter.filter)?,
+        };
+        self.sessions[session.0].subscription(filter.share.is_some(), id)
+    }
+
+    pub(super) fn on_unsubscribe(&mut self, id: ConnectionId, unsubscribe: &Unsubscribe<'_>, now: Time) -> Flow {
+        let Some(session) = self.connections[id.slot].session else { return Flow::Gone };
+        if let Err(wait) = self.room_to_announce(unsubscribe.filters.iter()) {
+            return Flow::Park(wait);
+        }
+        let mut reasons: SmallVec<[u8; 8]> = SmallVec::new();
+        let mut changes = Vec::new();
+        for (position, text) in unsubscribe.filters.iter().enumerate() {
+            let reason = if position >= FILTERS_PER_PACKET_MAX {
+                self.refuse_quota()
+            } else {
+                match Filter::parse(text, u16::MAX, u16::MAX) {
+                    Err(_) => ReasonCode::TOPIC_FILTER_INVALID,
+                    Ok(filter) => match self.find_subscription(session, &filter) {
+                        None => ReasonCode::NO_SUBSCRIPTION_EXISTED,
+                        Some(subscription) => {
+                            self.sessions[session.0].unsubscribe(subscription.shared, subscription.filter);
+                            changes.extend(self.drop_subscription(session, subscription));
+                            ReasonCode::SUCCESS
+                        }
+                    },
+                }
+            };
+            reasons.push(reason.0);
+        }
+        self.announce(changes);
+        self.close_replays_without_subscription(session);
+        let _ = now;
+        let unsuback = SubAck { packet_id: unsubscribe.packet_id, reasons: &reasons, ..SubAck::default() };
+        self.send(id.slot, &Packet::Unsuback(unsuback));
+        Flow::Next
+    }
+
+    /// Takes a subscription that its session no longer has out of the shard's tables; what is to be announced of it.
+    fn drop_subscription(&mut self, session: SessionId, subscription: Subscription) -> Option<(InterestKey, bool)> {
+        self.counters.unsubscribes += 1;
+        let hasher = self.hasher;
+        if subscription.shared {
+            self.charge -= (size_of::<Subscription>() + self.groups.text_len(subscription.filter)) as i64;
+            self.groups.leave(&hasher, subscription.filter, session);
+            return None;
+        }
+        let text_len = self.subscriptions.text(subscription.filter).map_or(0, str::len);
+        self.charge -= (size_of::<Subscription>() + text_len) as i64;
+        let unsubscribed = self.subscriptions.unsubscribe(&hasher, subscription.filter, session);
+        unsubscribed.key.filter(|_| unsubscribed.last).map(|key| (key, false))
+    }
+
+    /// The same, announced at once. Only with room on all rings.
+    pub(super) fn remove_subscription(&mut self, session: SessionId, subscription: Subscription) {
+        if let Some(change) = self.drop_subscription(session, subscription) {
+            self.announce(vec![change]);
+        }
+    }
+}

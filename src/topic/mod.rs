@@ -1,0 +1,21 @@
+//! Topic Names and Topic Filters (MQTT 5.0 section 4.7): what is valid, what matches, and the structures that answer "who wants this
+//! topic" for one core. Nothing here knows sessions, connections or the mesh.
+
+pub mod filter;
+mod fingerprints;
+pub mod hash;
+pub mod index;
+pub mod interest;
+pub mod name;
+#[cfg(test)]
+pub(crate) mod random;
+pub mod retained;
+pub mod subscriptions;
+
+pub use filter::{Filter, is_wildcard, matches};
+pub use hash::{Hasher, TopicKey};
+pub use index::FilterIndex;
+pub use interest::{Interest, InterestKey};
+pub use name::{TopicError, check_name, is_reserved, levels};
+pub use retained::{Page, RetainedTree};
+pub use subscriptions::{Subscribed, Subscriptions, Unsubscribed};

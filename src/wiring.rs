@@ -1,0 +1,77 @@
+//! From the configuration to the runtime's options, and from what the runtime found to the start screen's facts and exit codes.
+
+use crate::boot::{Files, HostFacts};
+use crate::cli::exit;
+use crate::config::{Config, Shards};
+use crate::runtime::probe::ProbeError;
+use crate::runtime::{Bound, ListenerOptions, RuntimeError, RuntimeOptions, ShardCount};
+use crate::shard::TestDelays;
+use std::io;
+use std::sync::Arc;
+
+/// Set to `ONE_IN:MAX_MS` it delays that share of decisions about CONNECT, SUBSCRIBE and PUBLISH at random: only for tests of parking.
+const TEST_DELAYS: &str = "CORELANE_TEST_DELAYS";
+
+pub fn runtime_options(config: &Config) -> RuntimeOptions {
+    let listener = |listener: &crate::config::Listener| ListenerOptions {
+        name: listener.name.clone(),
+        address: listener.address,
+        backlog: u32::from(listener.backlog),
+        nodelay: listener.tcp_nodelay,
+        keepalive_s: listener.tcp_keepalive_s,
+        user_timeout_ms: listener.tcp_user_timeout_ms,
+        receive_buffer_bytes: listener.receive_buffer_bytes,
+        send_buffer_bytes: listener.send_buffer_bytes,
+    };
+    RuntimeOptions {
+        limits: Arc::new(config.limits.clone()),
+        listeners: config.listeners.iter().map(listener).collect(),
+        shards: match config.shards {
+            Shards::Auto => ShardCount::Auto,
+            Shards::Exactly(count) => ShardCount::N(usize::from(count)),
+        },
+        delays: test_delays(),
+        shutdown_s: u64::from(config.shutdown_s),
+        stall_s: u64::from(config.stall_s),
+        sys_interval_s: u64::from(config.sys_interval_s),
+        log_interval_s: u64::from(config.log_interval_s),
+    }
+}
+
+fn test_delays() -> Option<TestDelays> {
+    let text = std::env::var(TEST_DELAYS).ok()?;
+    let (one_in, delay_ms_max) = text.split_once(':')?;
+    Some(TestDelays { one_in: one_in.parse().ok()?, delay_ms_max: delay_ms_max.parse().ok()? })
+}
+
+pub fn host_facts(bound: &Bound) -> HostFacts {
+    let host = &bound.host;
+    let mut facts = HostFacts {
+        ring_features: host.ring_features.iter().map(|feature| feature.to_string()).collect(),
+        shard_cores: bound.cpus.clone(),
+        cores_allowed: host.cpus.len(),
+        listeners: bound.listening.iter().map(|(_, address)| *address).collect(),
+        files: Files {
+            soft_at_start: host.open_files_at_start,
+            soft: host.open_files.soft,
+            hard: host.open_files.hard,
+            host_max: None,
+        },
+        memlock_bytes: (host.locked_memory_bytes.soft != u64::MAX).then_some(host.locked_memory_bytes.soft),
+        ..HostFacts::default()
+    };
+    facts.read_proc();
+    facts
+}
+
+/// The exit code for a broker that did not start or failed.
+pub fn exit_code(error: &RuntimeError) -> u8 {
+    match error {
+        RuntimeError::Probe(ProbeError::Unknown(_)) => exit::SOFTWARE,
+        RuntimeError::Probe(_) | RuntimeError::Start { .. } | RuntimeError::Process(_) => exit::OS,
+        RuntimeError::ShardCount { .. } => exit::CONFIG,
+        RuntimeError::Bind { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => exit::NO_PERMISSION,
+        RuntimeError::Bind { .. } => exit::UNAVAILABLE,
+        RuntimeError::Shard { .. } => exit::SOFTWARE,
+    }
+}
