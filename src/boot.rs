@@ -77,7 +77,7 @@ pub fn screen(config: &Config, facts: &HostFacts) -> String {
     line("io_uring", &facts.ring_features.join(", "));
     line("shards", &shards(facts));
     for (listener, address) in config.listeners.iter().zip(&facts.listeners) {
-        let name = if listener.name == address.to_string() { String::new() } else { format!(" ({})", listener.name) };
+        let name = if listener.name == listener.address.to_string() { String::new() } else { format!(" ({})", listener.name) };
         let anonymous = if config.admits_anonymous(listener) { "anonymous clients allowed" } else { "anonymous clients refused" };
         line("listening on", &format!("{address}{name}, {anonymous}"));
     }

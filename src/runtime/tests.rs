@@ -118,8 +118,15 @@ fn what_a_full_socket_does_not_take_follows_when_the_client_reads_on() {
 fn the_second_piece_does_not_wait_until_something_else_wakes_the_shard() {
     let server = Server::start(1);
     let mut client = server.connect();
-    client.write_all(b"M").unwrap();
-    read_exactly(&mut client, &[[1; PIECE_BYTES], [2; PIECE_BYTES], [3; PIECE_BYTES]].concat());
+    let mut quickest = Duration::MAX;
+    for _ in 0..5 {
+        let started = Instant::now();
+        client.write_all(b"M").unwrap();
+        read_exactly(&mut client, &[[1; PIECE_BYTES], [2; PIECE_BYTES], [3; PIECE_BYTES]].concat());
+        quickest = quickest.min(started.elapsed());
+    }
+    // A shard with news wakes by itself once a second; that is what must not have helped.
+    assert!(quickest < Duration::from_millis(200), "{quickest:?}");
 }
 
 #[test]

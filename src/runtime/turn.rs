@@ -182,7 +182,7 @@ impl<C: Core> Turn<C> {
             || self.listeners.iter().any(|listener| listener.is_hot(self.now))
             || self.owed.len() > SENDS_MAX
             // A full send says nothing, so what follows it must not wait for the end of the sleep.
-            || self.owed.iter().any(|&id| self.sockets.has(id, CLOSING) );
+            || self.owed.iter().any(|&id| self.sockets.has(id, CLOSING) || !self.core.is_last_piece(id));
         if busy {
             return false;
         }

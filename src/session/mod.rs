@@ -1,6 +1,7 @@
 //! One client's session on its home core: what outlives a connection. Pure state with verbs; who its subscribers and connections are
 //! is the shard's business.
 
+pub mod drops;
 pub mod inbound;
 pub mod outbound;
 pub mod will;
@@ -8,6 +9,7 @@ pub mod will;
 use crate::ids::FilterId;
 use crate::time::Time;
 use crate::wire::{QoS, RetainHandling, SubscriptionOptions};
+use drops::Drops;
 use inbound::Inbound;
 use outbound::Outbound;
 use smallvec::SmallVec;
@@ -26,8 +28,8 @@ pub struct Session {
     /// While offline: when it ends.
     pub expires_at: Time,
     pub phase: Phase,
-    /// Messages dropped for this client, all reasons.
-    pub drops: u32,
+    /// Messages dropped for this client, by reason.
+    pub drops: Option<Box<Drops>>,
     /// Sorted by filter, so that one match among many is found at once.
     pub subscriptions: SmallVec<[Subscription; 1]>,
     /// Made by the first QoS 1 or 2 message.
@@ -97,7 +99,7 @@ impl Session {
             expiry_interval_s: 0,
             expires_at: Time::NEVER,
             phase: Phase::Alive,
-            drops: 0,
+            drops: None,
             subscriptions: SmallVec::new(),
             outbound: None,
             inbound: None,

@@ -24,7 +24,11 @@ impl Shard {
         self.online -= 1;
         let state = &mut self.sessions[session.0];
         state.connection = None;
-        self.effects.events.push(Event::ClientDisconnected { client_id: state.client_id.clone(), why });
+        self.effects.events.push(Event::ClientDisconnected {
+            client_id: state.client_id.clone(),
+            why,
+            drops: state.drops.clone(),
+        });
         if !state.outlives_connection() {
             self.on_group_members_online(session, false);
             self.end_session(session, now);

@@ -8,6 +8,7 @@ use super::outbox::{Outbox, SHARED_PAYLOAD_MIN};
 use crate::ids::SessionId;
 use crate::limits::DropPolicy;
 use crate::message::{Message, MessageRef};
+use crate::session::drops::DropReason;
 use crate::session::outbound::{Delivery, Identifiers, QueueFull, Send};
 use crate::time::Time;
 use crate::wire::{self, OutgoingPublish, Packet, PublishSpan, QoS, ReasonCode, Version};
@@ -105,7 +106,7 @@ impl Shard {
         let state = &mut self.sessions[session.0];
         let Some(slot) = state.connection else {
             if terms.qos == QoS::AtMostOnce {
-                self.counters.dropped_offline_qos0 += 1;
+                self.count_drop(session, DropReason::OfflineQos0);
                 return;
             }
             let delivery = delivery(routed, terms);
@@ -116,13 +117,11 @@ impl Shard {
         let has_room = connection.outbox_len() < self.limits.outbox_bytes_max as usize;
         if terms.qos == QoS::AtMostOnce {
             if !has_room {
-                self.counters.dropped_outbox_full += 1;
-                self.count_drop(session, "outbox full");
+                self.count_drop(session, DropReason::OutboxFull);
                 return;
             }
             if self.too_large(routed, slot, terms, now) {
-                self.counters.dropped_packet_too_large += 1;
-                self.count_drop(session, "larger than the client's Maximum Packet Size");
+                self.count_drop(session, DropReason::PacketTooLarge);
                 return;
             }
             self.write_routed(routed, slot, terms, 0, now);
@@ -138,8 +137,7 @@ impl Shard {
             return;
         }
         if self.too_large(routed, slot, terms, now) {
-            self.counters.dropped_packet_too_large += 1;
-            self.count_drop(session, "larger than the client's Maximum Packet Size");
+            self.count_drop(session, DropReason::PacketTooLarge);
             return;
         }
         let delivery = delivery(routed, terms);
@@ -155,8 +153,7 @@ impl Shard {
         let quota = self.connections[slot].receive_maximum.min(self.limits.inflight_out_max);
         let at_once = terms.qos == QoS::AtMostOnce || state.outbound().may_send_now(quota);
         if at_once && self.too_large(routed, slot, terms, now) {
-            self.counters.dropped_packet_too_large += 1;
-            self.count_drop(session, "larger than the client's Maximum Packet Size");
+            self.count_drop(session, DropReason::PacketTooLarge);
             return;
         }
         let mut packet_id = 0;
@@ -275,8 +272,7 @@ impl Shard {
                         break;
                     }
                     let again = outbound.enqueue(delivery, messages_max, bytes_max);
-                    self.counters.dropped_queue_oldest += 1;
-                    self.count_drop(session, "queue full, oldest dropped");
+                    self.count_drop(session, DropReason::QueueOldest);
                     self.charge -= DELIVERY_BYTES;
                     match again {
                         Ok(()) => {
@@ -287,16 +283,13 @@ impl Shard {
                     }
                 }
                 // A queue of size zero.
-                self.counters.dropped_queue_newest += 1;
-                self.count_drop(session, "queue full");
+                self.count_drop(session, DropReason::QueueNewest);
             }
             DropPolicy::Newest => {
-                self.counters.dropped_queue_newest += 1;
-                self.count_drop(session, "queue full, newest dropped");
+                self.count_drop(session, DropReason::QueueNewest);
             }
             DropPolicy::Disconnect => {
-                self.counters.dropped_queue_newest += 1;
-                self.count_drop(session, "queue full, client disconnected");
+                self.count_drop(session, DropReason::QueueNewest);
                 if let Some(slot) = self.sessions[session.0].connection {
                     self.counters.closed_queue_full += 1;
                     let id = self.id_of(slot);
@@ -359,11 +352,9 @@ impl Shard {
                 self.sessions[session.0].outbound().abandon(packet_id);
                 self.charge -= DELIVERY_BYTES;
                 if expired {
-                    self.counters.dropped_expired += 1;
-                    self.count_drop(session, "message expiry interval passed");
+                    self.count_drop(session, DropReason::Expired);
                 } else {
-                    self.counters.dropped_packet_too_large += 1;
-                    self.count_drop(session, "larger than the client's Maximum Packet Size");
+                    self.count_drop(session, DropReason::PacketTooLarge);
                 }
                 continue;
             }
@@ -376,13 +367,21 @@ impl Shard {
         self.continue_replays(session);
     }
 
-    pub(super) fn count_drop(&mut self, session: SessionId, why: &'static str) {
+    /// Counts a drop, for the client and in all.
+    fn count_drop(&mut self, session: SessionId, reason: DropReason) {
+        *match reason {
+            DropReason::OutboxFull => &mut self.counters.dropped_outbox_full,
+            DropReason::QueueNewest => &mut self.counters.dropped_queue_newest,
+            DropReason::QueueOldest => &mut self.counters.dropped_queue_oldest,
+            DropReason::PacketTooLarge => &mut self.counters.dropped_packet_too_large,
+            DropReason::Expired => &mut self.counters.dropped_expired,
+            DropReason::OfflineQos0 => &mut self.counters.dropped_offline_qos0,
+        } += 1;
         let state = &mut self.sessions[session.0];
-        state.drops = state.drops.saturating_add(1);
-        let in_all = state.drops;
+        let in_all = state.drops.get_or_insert_default().count(reason);
         // A flood of drops is said at 1, 2, 4, 8 …: the counters have them all.
-        if in_all.is_power_of_two() {
-            self.effects.events.push(Event::MessageDropped { client_id: state.client_id.clone(), why, in_all });
+        if in_all.is_power_of_two() && reason != DropReason::OfflineQos0 {
+            self.effects.events.push(Event::MessageDropped { client_id: state.client_id.clone(), reason, in_all });
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What happened that an operator (and, later, a rule) wants to hear of. The core only states it; the shell logs it, rate-limited
 //! per kind.
 
+use crate::session::drops::{DropReason, Drops};
 use crate::wire::ReasonCode;
 use std::fmt;
 
@@ -22,6 +23,8 @@ pub enum Event {
     ClientDisconnected {
         client_id: Box<str>,
         why: &'static str,
+        /// What was dropped for the session so far.
+        drops: Option<Box<Drops>>,
     },
     ConnectRefused {
         client_id: Box<str>,
@@ -43,7 +46,7 @@ pub enum Event {
     },
     MessageDropped {
         client_id: Box<str>,
-        why: &'static str,
+        reason: DropReason,
         in_all: u32,
     },
     SessionExpired {
@@ -88,14 +91,17 @@ impl fmt::Display for Event {
                     if *resumed { ", session resumed" } else { "" }
                 )
             }
-            Event::ClientDisconnected { client_id, why } => write!(f, "client {client_id:?} disconnected: {why}"),
+            Event::ClientDisconnected { client_id, why, drops: None } => write!(f, "client {client_id:?} disconnected: {why}"),
+            Event::ClientDisconnected { client_id, why, drops: Some(drops) } => {
+                write!(f, "client {client_id:?} disconnected: {why}; messages dropped for it: {drops}")
+            }
             Event::ConnectRefused { client_id, reason, what } => write!(f, "client {client_id:?} refused: {what} ({reason})"),
             Event::ConnectionClosed { why } => write!(f, "connection closed before CONNECT was complete: {why}"),
             Event::ProtocolError { client_id: Some(id), reason, what } => write!(f, "client {id:?} closed: {what} ({reason})"),
             Event::ProtocolError { client_id: None, reason, what } => write!(f, "connection closed: {what} ({reason})"),
             Event::ConnectionRefused { why } => write!(f, "connection refused: {why}"),
-            Event::MessageDropped { client_id, why, in_all } => {
-                write!(f, "message for client {client_id:?} dropped: {why} ({in_all} for this client so far)")
+            Event::MessageDropped { client_id, reason, in_all } => {
+                write!(f, "message for client {client_id:?} dropped: {reason} ({in_all} for this client so far)")
             }
             Event::SessionExpired { client_id } => write!(f, "session of client {client_id:?} expired"),
         }
