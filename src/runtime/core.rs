@@ -37,6 +37,11 @@ pub trait Core {
     fn socket(&self, id: ConnectionId) -> Option<i32>;
 
     fn on_progress(&mut self, peer: CoreId, progress: Progress, now: Time);
+    /// Whether something here waits for a peer to process what was pushed to it, so that the peer must wake this core for it. Asked
+    /// before the shard sleeps, about peers that have not processed everything. True too often costs a wake-up for each message.
+    fn awaits_progress(&self, _peer: CoreId) -> bool {
+        true
+    }
     /// Messages that the core takes from each ring now; 0: none this turn.
     fn mesh_budget(&self) -> usize;
     fn on_mesh(&mut self, from: CoreId, message: MeshMessage, now: Time);
@@ -111,6 +116,10 @@ impl Core for Shard {
 
     fn on_progress(&mut self, peer: CoreId, progress: Progress, now: Time) {
         self.on_progress(peer, progress, now);
+    }
+
+    fn awaits_progress(&self, _peer: CoreId) -> bool {
+        self.awaits_progress()
     }
 
     fn mesh_budget(&self) -> usize {

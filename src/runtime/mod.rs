@@ -230,6 +230,8 @@ impl Bound {
             let (new_core, started, board) = (Arc::clone(&new_core), started.clone(), Arc::clone(&board));
             let shard = move || async move {
                 let _stopped = Stopped(board);
+                // The executor names its thread by a number of its own; the shard's is what `top -H` should show.
+                std::fs::write("/proc/thread-self/comm", format!("shard-{index}")).ok();
                 let core = new_core(CoreId(index as u8), count, clock.now());
                 let turn = Turn::new(core, turn).inspect_err(|error| {
                     started.send((index, Err(error.to_string()))).ok();

@@ -342,6 +342,46 @@ fn two_thousand_clients_at_once_are_all_accepted() {
     }
 }
 
+/// The process's own limit is part of this test, so it runs in a process of its own.
+#[test]
+fn a_process_without_files_serves_its_clients_and_accepts_again_when_it_can() {
+    let name = "runtime::tests::out_of_files";
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[ignore = "started by the test above"]
+fn out_of_files() {
+    let server = Server::start(1);
+    let mut old = server.connect();
+    old.write_all(b"old").unwrap();
+    read_exactly(&mut old, b"old");
+    let limit = ring::system::resource_limit(ring::system::Resource::OpenFiles).unwrap();
+    let few = ring::system::ResourceLimit { soft: 256, ..limit };
+    ring::system::set_resource_limit(ring::system::Resource::OpenFiles, few).unwrap();
+    let mut hoard = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        hoard.push(file);
+    }
+    // Room for the client's end only.
+    hoard.pop();
+    let mut new = server.connect();
+    new.write_all(b"new").unwrap();
+    std::thread::sleep(Duration::from_millis(1_500));
+    let board = &server.running.as_ref().unwrap().board;
+    let shell = board.snapshot(Time(0), &mut Vec::new()).shards[0].shell;
+    assert!((1..10).contains(&shell.accepts_suspended) && shell.turns < 100, "it spins: {shell:?}");
+    old.write_all(b"still here").unwrap();
+    read_exactly(&mut old, b"still here");
+    hoard.pop();
+    read_exactly(&mut new, b"new");
+}
+
 #[test]
 fn a_shutdown_tells_every_client_and_passes_the_phases_in_order() {
     let mut server = Server::start(2);

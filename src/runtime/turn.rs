@@ -187,7 +187,8 @@ impl<C: Core> Turn<C> {
             return false;
         }
         for peer in self.mesh.peers() {
-            self.mesh.await_progress(peer, self.mesh.is_outstanding(peer));
+            let awaited = self.mesh.is_outstanding(peer) && self.core.awaits_progress(CoreId(peer as u8));
+            self.mesh.await_progress(peer, awaited);
         }
         self.mesh.doorbell().announce_sleep();
         let has_news = self.mesh.has_news() || self.board.phase() != self.phase;
@@ -347,16 +348,17 @@ impl<C: Core> Turn<C> {
         if event.ending() {
             self.sockets.set(id, ENDING);
         }
+        if event.broken() {
+            self.sockets.set(id, BROKEN);
+        }
         if self.sockets.has(id, CLOSING) {
             // Bytes are thrown away when everything is sent.
             if event.broken() {
-                self.sockets.set(id, BROKEN);
                 self.finish_close(id);
             }
         } else if self.sockets.has(id, PAUSED) {
             self.core.on_unread(id);
             if event.broken() {
-                self.sockets.set(id, BROKEN);
                 self.on_end(id);
             }
         } else {

@@ -249,10 +249,12 @@ impl Shard {
         self.connection(id)?.outbox.as_ref()?.front()
     }
 
-    /// Whether a connection is owed nothing more once what [`Shard::outbox`] shows has gone out.
+    /// Whether a connection is owed nothing more once what [`Shard::outbox`] shows has gone out: no further piece, no queue that
+    /// waits for room in the outbox.
     pub fn is_last_piece(&self, id: ConnectionId) -> bool {
-        let outbox = self.connection(id).and_then(|connection| connection.outbox.as_ref());
-        outbox.is_none_or(|outbox| outbox.front().is_none_or(|piece| piece.len() == outbox.len()))
+        let Some(connection) = self.connection(id) else { return true };
+        let last = |outbox: &Outbox| outbox.front().is_none_or(|piece| piece.len() == outbox.len());
+        !connection.congested && connection.outbox.as_deref().is_none_or(last)
     }
 
     /// `n` bytes of what [`Shard::outbox`] showed went out.

@@ -133,7 +133,9 @@ impl Shard {
     }
 
     fn on_packet(&mut self, id: ConnectionId, frame: Frame<'_>, from_here: &[u8], now: Time) -> Flow {
-        let version = self.connections[id.slot].version;
+        let connection = &self.connections[id.slot];
+        // A CONNECT that has waited is read again as the first packet that it is.
+        let version = connection.version.filter(|_| connection.state != State::New);
         let packet = match wire::decode(frame, version) {
             Ok(packet) => packet,
             Err(error) => {
