@@ -184,6 +184,8 @@ impl Packet {
 pub struct Client {
     pub stream: TcpStream,
     pub version: Version,
+    /// Messages received and answered so far.
+    pub messages: u64,
     received: Vec<u8>,
     next_id: u16,
 }
@@ -195,7 +197,7 @@ impl Client {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        Ok(Self { stream, version, received: Vec::new(), next_id: 0 })
+        Ok(Self { stream, version, messages: 0, received: Vec::new(), next_id: 0 })
     }
 
     /// Connects and waits for CONNACK; a refusal is an error. Whether a session was present is the second value.
@@ -236,22 +238,21 @@ impl Client {
         }
     }
 
-    /// Sends what the receiver of this packet owes for it; whether it was a message.
-    pub fn answer(&mut self, packet: &Packet) -> io::Result<bool> {
+    /// Sends what the receiver of this packet owes for it, and counts messages.
+    pub fn answer(&mut self, packet: &Packet) -> io::Result<()> {
         match packet.kind {
             PUBLISH => {
+                self.messages += 1;
                 match packet.publish()? {
-                    (1, id, _) => self.send(&acknowledge(PUBACK, id))?,
-                    (2, id, _) => self.send(&acknowledge(PUBREC, id))?,
-                    _ => {}
+                    (1, id, _) => self.send(&acknowledge(PUBACK, id)),
+                    (2, id, _) => self.send(&acknowledge(PUBREC, id)),
+                    _ => Ok(()),
                 }
-                return Ok(true);
             }
-            PUBREC => self.send(&acknowledge(PUBREL, packet.id()))?,
-            PUBREL => self.send(&acknowledge(PUBCOMP, packet.id()))?,
-            _ => {}
+            PUBREC => self.send(&acknowledge(PUBREL, packet.id())),
+            PUBREL => self.send(&acknowledge(PUBCOMP, packet.id())),
+            _ => Ok(()),
         }
-        Ok(false)
     }
 
     /// The next packet. The end of the stream is an error.

@@ -6,10 +6,21 @@ use std::io;
 /// CPU time that all threads of a process have used, in nanoseconds: from `schedstat` where the kernel has it, else from `stat`,
 /// which counts in ticks of 10 ms.
 pub fn cpu_ns(pid: u32) -> io::Result<u64> {
+    schedstat(pid, 0).or_else(|_| cpu_ticks_ns(pid))
+}
+
+/// Time that the threads of a process have been ready to run without running, in nanoseconds: others had their core. 0 where the
+/// kernel does not tell.
+pub fn waited_ns(pid: u32) -> u64 {
+    schedstat(pid, 1).unwrap_or(0)
+}
+
+fn schedstat(pid: u32, field: usize) -> io::Result<u64> {
     let mut total = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let Ok(text) = read_to_string(task?.path().join("schedstat")) else { return cpu_ticks_ns(pid) };
-        total += first_number(&text).ok_or_else(|| malformed("schedstat"))?;
+        let text = read_to_string(task?.path().join("schedstat"))?;
+        let number: Option<u64> = text.split_whitespace().nth(field).and_then(|field| field.parse().ok());
+        total += number.ok_or_else(|| malformed("schedstat"))?;
     }
     Ok(total)
 }

@@ -21,17 +21,19 @@ pub(super) const DELIVERY_BYTES: i64 = size_of::<Delivery>() as i64;
 pub(super) struct Routed<'a> {
     pub message: MessageRef<'a>,
     owned: Option<Message>,
-    frames: Frames,
+    frames: Box<Frames>,
 }
 
 /// The forms a message has been encoded in: version (5 or older) × QoS × retain flag. Copies get their packet id patched in.
 #[derive(Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
-    frames: [Option<EncodedFrame>; 12],
+    /// A bit for each of `frames` that is made.
+    made: u16,
+    frames: [EncodedFrame; 12],
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct EncodedFrame {
     start: usize,
     end: usize,
@@ -39,13 +41,13 @@ struct EncodedFrame {
 }
 
 impl<'a> Routed<'a> {
-    pub fn new(message: MessageRef<'a>, owned: Option<Message>, mut frames: Frames) -> Self {
+    pub fn new(message: MessageRef<'a>, owned: Option<Message>, mut frames: Box<Frames>) -> Self {
         frames.bytes.clear();
-        frames.frames = [None; 12];
+        frames.made = 0;
         Self { message, owned, frames }
     }
 
-    pub fn into_frames(self) -> Frames {
+    pub fn into_frames(self) -> Box<Frames> {
         self.frames
     }
 
@@ -59,8 +61,8 @@ impl<'a> Routed<'a> {
 
     fn frame(&mut self, version: Version, qos: QoS, retain: bool, now: Time) -> EncodedFrame {
         let index = usize::from(version == Version::V5) * 6 + qos as usize * 2 + usize::from(retain);
-        if let Some(frame) = self.frames.frames[index] {
-            return frame;
+        if self.frames.made & 1 << index != 0 {
+            return self.frames.frames[index];
         }
         let outgoing = OutgoingPublish {
             dup: false,
@@ -78,7 +80,8 @@ impl<'a> Routed<'a> {
         let span = wire::encode_publish(&outgoing, version, with_payload, &mut self.frames.bytes);
         let PublishSpan { start, packet_id_at, .. } = span;
         let frame = EncodedFrame { start, end: self.frames.bytes.len(), packet_id_at: packet_id_at.unwrap_or(start) - start };
-        self.frames.frames[index] = Some(frame);
+        self.frames.frames[index] = frame;
+        self.frames.made |= 1 << index;
         frame
     }
 }
@@ -102,6 +105,10 @@ pub(super) struct Terms<'a> {
 }
 
 impl Shard {
+    pub(super) fn take_frames(&mut self) -> Box<Frames> {
+        self.scratch.take().unwrap_or_default()
+    }
+
     pub(super) fn deliver(&mut self, routed: &mut Routed<'_>, session: SessionId, terms: Terms<'_>, now: Time) {
         let state = &mut self.sessions[session.0];
         let Some(slot) = state.connection else {

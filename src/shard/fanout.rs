@@ -200,9 +200,9 @@ impl Shard {
                 fanout.cursor = Cursor { filter: fanout.cursor.filter + 1, slot: 0 };
             }
             let message = fanout.message.clone();
-            let mut routed = Routed::new(message.as_ref(), Some(message.clone()), std::mem::take(&mut self.scratch));
+            let mut routed = Routed::new(message.as_ref(), Some(message.clone()), self.take_frames());
             let done = self.serve(&mut routed, &fanout.filters, &mut fanout.cursor, fanout.publisher, now);
-            self.scratch = routed.into_frames();
+            self.scratch = Some(routed.into_frames());
             if done {
                 self.fanouts.done(topic);
             } else {

@@ -117,7 +117,7 @@ pub struct Shard {
     shutdown_cursor: u32,
     sys: sys::Sys,
     /// Scratch space, empty between calls.
-    scratch: deliver::Frames,
+    scratch: Option<Box<deliver::Frames>>,
 }
 
 /// What a shard holds just now, for metrics.
@@ -177,7 +177,7 @@ impl Shard {
             random: hasher.exact("random") ^ u64::from(core.0) << 32 | 1,
             shutdown_cursor: 0,
             sys: sys::Sys::default(),
-            scratch: deliver::Frames::default(),
+            scratch: None,
             limits,
         }
     }

@@ -154,7 +154,8 @@ impl Shard {
     }
 
     fn check_publish(&mut self, topic: &str, publish: &Publish<'_>) -> Result<(), (ReasonCode, &'static str)> {
-        if topic::check_name(topic, self.limits.topic_levels_max, self.limits.topic_bytes_max).is_err() {
+        // Its characters were checked when it was decoded.
+        if topic::check_size(topic, self.limits.topic_levels_max, self.limits.topic_bytes_max).is_err() {
             self.counters.refused_publishes += 1;
             return Err((ReasonCode::TOPIC_NAME_INVALID, "topic has too many levels or bytes"));
         }
@@ -186,9 +187,9 @@ impl Shard {
         let key = TopicKey::new(message.topic, &hasher);
         let route = self.route(&key, message.retain);
         self.admit(&route, &message)?;
-        let mut routed = Routed::new(message, owned, std::mem::take(&mut self.scratch));
+        let mut routed = Routed::new(message, owned, self.take_frames());
         let wanted = self.dispatch(&mut routed, &key, route, publisher, now);
-        self.scratch = routed.into_frames();
+        self.scratch = Some(routed.into_frames());
         if !wanted {
             self.counters.publishes_unmatched += 1;
         }
@@ -273,7 +274,7 @@ impl Shard {
     pub(super) fn on_mesh_publish(&mut self, message: Message, deliver: bool, store: bool, groups: Groups, now: Time) {
         self.counters.mesh_messages_received += 1;
         let owned = message.clone();
-        let mut routed = Routed::new(message.as_ref(), Some(owned), std::mem::take(&mut self.scratch));
+        let mut routed = Routed::new(message.as_ref(), Some(owned), self.take_frames());
         if store {
             self.store_retained(&mut routed);
         }
@@ -285,7 +286,7 @@ impl Shard {
             let key = TopicKey::new(message.topic(), &hasher);
             self.fan_out(&mut routed, &key, None, now);
         }
-        self.scratch = routed.into_frames();
+        self.scratch = Some(routed.into_frames());
     }
 
     pub(super) fn pending_may_go_on(&self) -> bool {
@@ -320,9 +321,9 @@ impl Shard {
             return false;
         }
         if core == self.core {
-            let mut routed = Routed::new(message.as_ref(), Some(message.clone()), std::mem::take(&mut self.scratch));
+            let mut routed = Routed::new(message.as_ref(), Some(message.clone()), self.take_frames());
             self.deliver_to_group(&mut routed, filter, true, now);
-            self.scratch = routed.into_frames();
+            self.scratch = Some(routed.into_frames());
         } else {
             let groups = Some([filter.clone()].into());
             self.push(core, MeshMessage::Publish { message: message.clone(), deliver: false, store: false, groups });

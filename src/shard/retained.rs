@@ -345,11 +345,11 @@ impl Shard {
         let overtaken = |topic: &str| !state.overtaken.is_empty() && state.overtaken.contains(&hasher.exact(topic));
         let messages: Vec<Message> = page.messages.into_iter().filter(|message| !overtaken(message.topic())).collect();
         for message in messages {
-            let mut routed = Routed::new(message.as_ref(), Some(message.clone()), std::mem::take(&mut self.scratch));
+            let mut routed = Routed::new(message.as_ref(), Some(message.clone()), self.take_frames());
             let identifiers = if identifier[0] == 0 { &[][..] } else { &identifier[..] };
             let terms = Terms { qos: qos.min(message.qos()), retain: true, identifiers, group: None };
             self.deliver_replayed(&mut routed, session, terms, now);
-            self.scratch = routed.into_frames();
+            self.scratch = Some(routed.into_frames());
         }
         if done {
             self.retained.replays.remove(&page.replay);

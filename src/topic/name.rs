@@ -45,16 +45,18 @@ pub fn check_name(topic: &str, levels_max: u16, bytes_max: u16) -> Result<(), To
     Ok(())
 }
 
-pub(super) fn check_size(topic: &str, levels_max: u16, bytes_max: u16) -> Result<(), TopicError> {
+/// Checks a Topic Name's or Filter's size alone.
+pub fn check_size(topic: &str, levels_max: u16, bytes_max: u16) -> Result<(), TopicError> {
     if topic.is_empty() {
         return Err(TopicError::Empty);
     }
     if topic.len() > usize::from(bytes_max) {
         return Err(TopicError::TooLong { bytes_max });
     }
-    let separators = topic.bytes().filter(|byte| *byte == b'/').count();
-    if separators >= usize::from(levels_max) {
-        return Err(TopicError::TooManyLevels { levels_max });
+    // Most topics are too short to have too many.
+    let levels_max = usize::from(levels_max);
+    if topic.len() >= levels_max && topic.bytes().filter(|byte| *byte == b'/').count() >= levels_max {
+        return Err(TopicError::TooManyLevels { levels_max: levels_max as u16 });
     }
     Ok(())
 }

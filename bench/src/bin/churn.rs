@@ -163,7 +163,8 @@ fn cycle(arguments: &Arguments, thread: u64, serial: u64, random: &mut Random, c
         publish(&mut client, random)?;
         counters.published.fetch_add(1, Relaxed);
     }
-    counters.received.fetch_add(drain(&mut client)?, Relaxed);
+    drain(&mut client)?;
+    counters.received.fetch_add(client.messages, Relaxed);
 
     if random.chance(30) {
         let id = client.id();
@@ -197,23 +198,16 @@ fn publish(client: &mut Client, random: &mut Random) -> io::Result<()> {
 }
 
 /// Receives and acknowledges what waits for this client, until a ping finds nothing more, or other clients keep it busy.
-fn drain(client: &mut Client) -> io::Result<u64> {
-    let mut received = 0;
+fn drain(client: &mut Client) -> io::Result<()> {
     for _ in 0..20 {
+        let before = client.messages;
         client.send(&mqtt::PINGREQ)?;
-        let before = received;
-        loop {
-            let packet = client.packet()?;
-            if packet.kind == mqtt::PINGRESP {
-                break;
-            }
-            received += u64::from(client.answer(&packet)?);
-        }
-        if received == before {
+        client.wait_for(mqtt::PINGRESP, 0)?;
+        if client.messages == before {
             break;
         }
     }
-    Ok(received)
+    Ok(())
 }
 
 fn megabytes(bytes: u64) -> f64 {

@@ -107,6 +107,8 @@ impl Connection {
 struct Measured {
     messages: u64,
     cpu_ns: u64,
+    /// Time that server and generator waited for a core that somebody else had.
+    waited_ns: u64,
     elapsed: Duration,
     latency_ns: Histogram<u32>,
 }
@@ -118,12 +120,13 @@ fn main() -> io::Result<()> {
     let measured = run(&arguments, connections)?;
     let quantile_us = |quantile| measured.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
     println!(
-        "messages={} per_second={:.0} cpu_us={:.3} p50_us={:.1} p99_us={:.1}",
+        "messages={} per_second={:.0} cpu_us={:.3} p50_us={:.1} p99_us={:.1} waited_percent={:.1}",
         measured.messages,
         measured.messages as f64 / measured.elapsed.as_secs_f64(),
         measured.cpu_ns as f64 / 1e3 / measured.messages.max(1) as f64,
         quantile_us(0.5),
         quantile_us(0.99),
+        100.0 * measured.waited_ns as f64 / measured.elapsed.as_nanos() as f64,
     );
     Ok(())
 }
@@ -143,7 +146,8 @@ fn run(arguments: &Arguments, mut connections: Vec<Connection>) -> io::Result<Me
     let end_ns = begin_ns + (arguments.seconds * 1e9) as u64;
     let interval_ns = arguments.rate.map(|rate| 1_000_000_000 / u64::from(rate.max(1)));
 
-    let mut cpu_before = None;
+    let waited_ns = || process::waited_ns(arguments.pid) + process::waited_ns(std::process::id());
+    let mut before = None;
     let (mut messages, mut outstanding, mut sent) = (0, 0u64, 0u64);
     if interval_ns.is_none() {
         for connection in &mut connections {
@@ -154,8 +158,8 @@ fn run(arguments: &Arguments, mut connections: Vec<Connection>) -> io::Result<Me
     let mut last_progress_ns = 0;
     loop {
         let now = now_ns();
-        if cpu_before.is_none() && now >= begin_ns {
-            cpu_before = Some((process::cpu_ns(arguments.pid)?, now_ns()));
+        if before.is_none() && now >= begin_ns {
+            before = Some((process::cpu_ns(arguments.pid)?, waited_ns(), now_ns()));
             messages = 0;
             latency_ns.reset();
         }
@@ -196,7 +200,12 @@ fn run(arguments: &Arguments, mut connections: Vec<Connection>) -> io::Result<Me
             return Err(io::Error::other(format!("nothing came back for 5 s; {outstanding} messages are out")));
         }
     }
-    let (cpu_at_begin_ns, began_ns) = cpu_before.expect("measuring begins before it ends");
-    let cpu_ns = process::cpu_ns(arguments.pid)? - cpu_at_begin_ns;
-    Ok(Measured { messages, cpu_ns, elapsed: Duration::from_nanos(now_ns() - began_ns), latency_ns })
+    let (cpu_before_ns, waited_before_ns, began_ns) = before.expect("measuring begins before it ends");
+    Ok(Measured {
+        messages,
+        cpu_ns: process::cpu_ns(arguments.pid)? - cpu_before_ns,
+        waited_ns: waited_ns() - waited_before_ns,
+        elapsed: Duration::from_nanos(now_ns() - began_ns),
+        latency_ns,
+    })
 }

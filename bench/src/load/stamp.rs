@@ -1,0 +1,117 @@
+//! What every payload begins with, and what a receiver learns from it: when the message was due, who sent it, and its number, from
+//! which losses, duplicates and order follow.
+
+/// Bytes of a stamp; no payload is shorter.
+pub const STAMP_BYTES: usize = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    /// When the message was to be sent, on the monotonic clock.
+    pub due_ns: u64,
+    /// The sender, numbered over all groups.
+    pub publisher: u32,
+    /// Of this publisher, from 0.
+    pub sequence: u32,
+}
+
+impl Stamp {
+    pub fn to_bytes(self) -> [u8; STAMP_BYTES] {
+        let mut bytes = [0; STAMP_BYTES];
+        bytes[..8].copy_from_slice(&self.due_ns.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.publisher.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes
+    }
+
+    pub fn from_payload(payload: &[u8]) -> Option<Self> {
+        let bytes = payload.first_chunk::<STAMP_BYTES>()?;
+        let (due, rest) = bytes.split_first_chunk::<8>()?;
+        let (publisher, rest) = rest.split_first_chunk::<4>()?;
+        let sequence = rest.first_chunk::<4>()?;
+        Some(Self {
+            due_ns: u64::from_le_bytes(*due),
+            publisher: u32::from_le_bytes(*publisher),
+            sequence: u32::from_le_bytes(*sequence),
+        })
+    }
+}
+
+/// How a message stands to those that came before it from the same publisher.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    InOrder,
+    /// So many before it are missing, or late.
+    Gap(u32),
+    /// After a later one.
+    OutOfOrder,
+    Duplicate,
+}
+
+/// What has come from one publisher: the next number, and which of the 64 before it have come. What is later than that counts as
+/// out of order.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Track {
+    next: u32,
+    /// Bit n: number `next - 1 - n` has come.
+    seen: u64,
+}
+
+impl Track {
+    /// A track whose first message is this one, wherever the publisher's numbers are by then.
+    pub fn from(sequence: u32) -> Self {
+        Self { next: sequence, seen: 0 }
+    }
+
+    pub fn note(&mut self, sequence: u32) -> Arrival {
+        if sequence >= self.next {
+            let skipped = sequence - self.next;
+            self.seen = match skipped {
+                0..63 => self.seen << (skipped + 1) | 1,
+                _ => 1,
+            };
+            self.next = sequence + 1;
+            return if skipped == 0 { Arrival::InOrder } else { Arrival::Gap(skipped) };
+        }
+        let back = self.next - 1 - sequence;
+        if back >= 64 {
+            return Arrival::OutOfOrder;
+        }
+        let bit = 1 << back;
+        if self.seen & bit != 0 {
+            return Arrival::Duplicate;
+        }
+        self.seen |= bit;
+        Arrival::OutOfOrder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_survives_its_payload() {
+        let stamp = Stamp { due_ns: 0x0102_0304_0506_0708, publisher: 77, sequence: u32::MAX };
+        let mut payload = stamp.to_bytes().to_vec();
+        payload.extend([9; 5]);
+        assert_eq!(Stamp::from_payload(&payload), Some(stamp));
+        assert_eq!(Stamp::from_payload(&payload[..15]), None);
+    }
+
+    #[test]
+    fn gaps_late_messages_and_duplicates_are_told_apart() {
+        let mut track = Track::default();
+        assert_eq!(track.note(0), Arrival::InOrder);
+        assert_eq!(track.note(0), Arrival::Duplicate);
+        assert_eq!(track.note(3), Arrival::Gap(2));
+        assert_eq!(track.note(1), Arrival::OutOfOrder);
+        assert_eq!(track.note(1), Arrival::Duplicate);
+        assert_eq!(track.note(4), Arrival::InOrder);
+        assert_eq!(track.note(2), Arrival::OutOfOrder);
+        assert_eq!(track.note(200), Arrival::Gap(195));
+        assert_eq!(track.note(4), Arrival::OutOfOrder);
+        assert_eq!(track.note(199), Arrival::OutOfOrder);
+        assert_eq!(track.note(199), Arrival::Duplicate);
+        assert_eq!(Track::from(9).note(9), Arrival::InOrder);
+    }
+}
