@@ -247,7 +247,7 @@ fn load_values(load: ShardLoad) -> [u64; LOADS] {
         fanouts_waiting,
         retained_messages,
         retained_bytes,
-        memory_bytes,
+        memory_bytes as u64,
         ring_depth,
     ]
 }
@@ -276,7 +276,7 @@ fn load_from(values: [u64; LOADS]) -> ShardLoad {
         fanouts_waiting,
         retained_messages,
         retained_bytes,
-        memory_bytes,
+        memory_bytes: memory_bytes as i64,
         ring_depth,
     }
 }

@@ -1,6 +1,6 @@
 //! The end of a connection. A socket that is closed with unread bytes sends a reset, and a reset makes the peer's kernel throw away
-//! what we sent last: our DISCONNECT. So: send what is owed, end the sending side, throw away what still comes (at most 64 kB, at
-//! most a second after the core wanted it closed), and close at the peer's end.
+//! what we sent last: our DISCONNECT. So: send what is owed (for at most a second), end the sending side, throw away what still comes
+//! (at most 64 kB, for at most a second), and close at the peer's end.
 //!
 //! The core's slot is free once the last bytes are sent; from then on the socket is in the table here, under a token of its own.
 //! A connection that does not take its last bytes in that time is closed with a reset.
@@ -13,7 +13,7 @@ use crate::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// From the core's wish to close until the socket is closed, whatever the peer does.
+/// How long the last bytes may take, and then how long the peer may take to end.
 pub const LINGER: Duration = Duration::from_secs(1);
 /// Bytes thrown away before the peer is no longer listened to.
 const DISCARDED_MAX: usize = 64 << 10;

@@ -564,9 +564,7 @@ mod tests {
     fn a_round_that_was_not_exchanged_leaves_nothing_behind() {
         let mut world = world();
         let (socket, mut client) = pair();
-        let mut round = world.plane.round();
-        round.send(socket.as_raw_fd(), b"never");
-        std::mem::forget(round);
+        world.plane.round().send(socket.as_raw_fd(), b"never");
         world.exchange(&[(&socket, b"sent")], &[], Wait::Look);
         let mut bytes = [0; 4];
         client.read_exact(&mut bytes).unwrap();

@@ -52,7 +52,7 @@ impl Shard {
         let Some(will) = self.sessions[session.0].will.take() else { return };
         if self.phase == super::Phase::Running {
             self.counters.wills_published += 1;
-            self.pending.push_back(Pending::Publish(will.publish(now)));
+            self.pending.push_back(Pending::Publish { message: will.publish(now), publisher: Some(session) });
         }
     }
 

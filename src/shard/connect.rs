@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::session::will::Will;
 use crate::time::Time;
 use crate::topic;
-use crate::wire::{Connack, Connect, Disconnect, Packet, ReasonCode, Version, WireError};
+use crate::wire::{self, Connack, Connect, Disconnect, Packet, ReasonCode, Version, WireError};
 
 impl Shard {
     /// The core where a client id's session lives.
@@ -83,7 +83,10 @@ impl Shard {
         let id = self.add_connection(parcel.socket, parcel.listener, now);
         self.connections[id.slot].since = parcel.connect_read_at;
         self.effects.arrivals.push(id);
-        if parcel.peer_gone {
+        // A client may connect, publish and leave in one breath: what it sent behind its CONNECT counts.
+        let only_connect = wire::frame(&parcel.bytes, self.limits.packet_bytes_max)
+            .is_ok_and(|frame| frame.is_none_or(|frame| frame.len == parcel.bytes.len()));
+        if parcel.peer_gone && only_connect {
             self.counters.closed_peer_gone += 1;
             self.close(id, None, "its peer had gone before it reached its home core", now);
             return;
@@ -215,7 +218,12 @@ impl Shard {
             connack.response_information = (connect.request_response_information && !limits.response_information.is_empty())
                 .then_some(limits.response_information.as_str());
         }
-        self.send(id.slot, &Packet::Connack(connack));
+        if !self.send_if_it_fits(id.slot, &Packet::Connack(connack)) {
+            // A client that cannot even be told its terms cannot be served.
+            let what = "its CONNACK is larger than the client's Maximum Packet Size";
+            self.close(id, Some(ReasonCode::PACKET_TOO_LARGE), what, now);
+            return Flow::Gone;
+        }
         self.pump(session, now);
         Flow::Next
     }

@@ -55,27 +55,13 @@ impl<'a> Routed<'a> {
         self.owned.get_or_insert_with(|| Message::from(self.message)).clone()
     }
 
-    fn remaining_s(&self, now: Time) -> Option<u32> {
-        remaining_s(self.message.expires_at, now)
-    }
-
     fn frame(&mut self, version: Version, qos: QoS, retain: bool, now: Time) -> EncodedFrame {
         let index = usize::from(version == Version::V5) * 6 + qos as usize * 2 + usize::from(retain);
         if self.frames.made & 1 << index != 0 {
             return self.frames.frames[index];
         }
-        let outgoing = OutgoingPublish {
-            dup: false,
-            qos,
-            retain,
-            topic: self.message.topic,
-            packet_id: 1,
-            topic_alias: None,
-            message_expiry_interval_s: self.remaining_s(now),
-            subscription_identifiers: &[],
-            forwarded: self.message.properties,
-            payload: self.message.payload,
-        };
+        let terms = Terms { qos, retain, identifiers: &[], group: None };
+        let outgoing = outgoing(&self.message, terms, false, 1, now);
         let with_payload = self.message.payload.len() < SHARED_PAYLOAD_MIN;
         let span = wire::encode_publish(&outgoing, version, with_payload, &mut self.frames.bytes);
         let PublishSpan { start, packet_id_at, .. } = span;
@@ -184,20 +170,8 @@ impl Shard {
         if maximum == u32::MAX {
             return false;
         }
-        let message = &routed.message;
-        let outgoing = OutgoingPublish {
-            dup: false,
-            qos: terms.qos,
-            retain: terms.retain,
-            topic: message.topic,
-            packet_id: 1,
-            // The larger of the forms with and without an alias.
-            topic_alias: (connection.topic_alias_maximum > 0).then_some(1),
-            message_expiry_interval_s: routed.remaining_s(now),
-            subscription_identifiers: terms.identifiers,
-            forwarded: message.properties,
-            payload: message.payload,
-        };
+        // An alias is left out where there is no room for it.
+        let outgoing = outgoing(&routed.message, terms, false, 1, now);
         wire::publish_len(&outgoing, Version::V5) > maximum as usize
     }
 
@@ -235,19 +209,10 @@ impl Shard {
     fn write_publish(&mut self, slot: u32, version: Version, sending: Sending<'_>) {
         let Sending { dup, packet_id, terms, message, shared_payload, now } = sending;
         let connection = &mut self.connections[slot];
-        let (topic, topic_alias) = alias(connection, message.topic);
-        let outgoing = OutgoingPublish {
-            dup,
-            qos: terms.qos,
-            retain: terms.retain,
-            topic,
-            packet_id,
-            topic_alias,
-            message_expiry_interval_s: remaining_s(message.expires_at, now),
-            subscription_identifiers: terms.identifiers,
-            forwarded: message.properties,
-            payload: message.payload,
-        };
+        let mut outgoing = outgoing(&message, terms, dup, packet_id, now);
+        if version == Version::V5 {
+            (outgoing.topic, outgoing.topic_alias) = alias(connection, &outgoing);
+        }
         self.write(slot, |outbox: &mut Outbox| {
             outbox.write(|out| {
                 wire::encode_publish(&outgoing, version, shared_payload.is_none(), out);
@@ -322,7 +287,6 @@ impl Shard {
             let Some(version) = connection.version else { return };
             let quota = connection.receive_maximum.min(self.limits.inflight_out_max);
             let maximum_packet_size = connection.maximum_packet_size;
-            let has_alias = connection.topic_alias_maximum > 0;
             let (packet_id, dup, delivery) = match state.outbound().next_to_send(quota) {
                 None => break,
                 Some(Send::Pubrel { packet_id }) => {
@@ -340,18 +304,7 @@ impl Shard {
             };
             // What was begun is finished; what has not begun when its time is over is not begun [MQTT-3.3.2-5].
             let expired = !dup && message.expires_at <= now;
-            let outgoing = OutgoingPublish {
-                dup,
-                qos: terms.qos,
-                retain: terms.retain,
-                topic: message.topic,
-                packet_id,
-                topic_alias: has_alias.then_some(1),
-                message_expiry_interval_s: remaining_s(message.expires_at, now),
-                subscription_identifiers: terms.identifiers,
-                forwarded: message.properties,
-                payload: message.payload,
-            };
+            let outgoing = outgoing(&message, terms, dup, packet_id, now);
             let too_large =
                 maximum_packet_size != u32::MAX && wire::publish_len(&outgoing, version) > maximum_packet_size as usize;
             if expired || too_large {
@@ -412,9 +365,30 @@ fn delivery(routed: &mut Routed<'_>, terms: Terms<'_>) -> Delivery {
     }
 }
 
-fn alias<'a>(connection: &mut Connection, topic: &'a str) -> (&'a str, Option<u16>) {
-    match connection.topic_alias_maximum {
-        0 => (topic, None),
-        maximum => connection.aliases.get_or_insert_with(|| Box::new(Aliases::default())).outbound(topic, maximum),
+/// Topic and alias to send: an alias where the client takes one and the packet that sets it fits its Maximum Packet Size.
+fn alias<'a>(connection: &mut Connection, outgoing: &OutgoingPublish<'a>) -> (&'a str, Option<u16>) {
+    /// The property's identifier and value.
+    const ALIAS_BYTES: usize = 3;
+    let (maximum, size_maximum) = (connection.topic_alias_maximum, connection.maximum_packet_size);
+    let fits = || wire::publish_len(outgoing, Version::V5) + ALIAS_BYTES <= size_maximum as usize;
+    if maximum == 0 || (size_maximum != u32::MAX && !fits()) {
+        return (outgoing.topic, None);
+    }
+    connection.aliases.get_or_insert_with(|| Box::new(Aliases::default())).outbound(outgoing.topic, maximum)
+}
+
+/// The packet that a message becomes under these terms, with its whole topic and no alias.
+fn outgoing<'a>(message: &MessageRef<'a>, terms: Terms<'a>, dup: bool, packet_id: u16, now: Time) -> OutgoingPublish<'a> {
+    OutgoingPublish {
+        dup,
+        qos: terms.qos,
+        retain: terms.retain,
+        topic: message.topic,
+        packet_id,
+        topic_alias: None,
+        message_expiry_interval_s: remaining_s(message.expires_at, now),
+        subscription_identifiers: terms.identifiers,
+        forwarded: message.properties,
+        payload: message.payload,
     }
 }

@@ -6,7 +6,7 @@ use super::peer::{MeshMessage, Peer, Progress};
 use crate::ids::{ConnectionId, CoreId};
 use crate::time::Time;
 use crate::topic::InterestKey;
-use crate::wire::{Packet, SubAck};
+use crate::wire::{Packet, ReasonCode, SubAck};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -103,11 +103,14 @@ impl Shard {
         }
     }
 
-    fn on_confirmed(&mut self, suback: Unconfirmed, _now: Time) {
+    fn on_confirmed(&mut self, suback: Unconfirmed, now: Time) {
         let Unconfirmed { connection, packet_id, reasons, replays, .. } = suback;
         if self.connection(connection).is_some_and(super::is_open) {
             let suback = SubAck { packet_id, reasons: &reasons, ..SubAck::default() };
-            self.send(connection.slot, &Packet::Suback(suback));
+            if !self.send_if_it_fits(connection.slot, &Packet::Suback(suback)) {
+                let what = "its SUBACK is larger than the client's Maximum Packet Size";
+                self.close(connection, Some(ReasonCode::PACKET_TOO_LARGE), what, now);
+            }
         }
         for replay in replays {
             self.retained.begin(replay);

@@ -132,7 +132,8 @@ pub struct ShardLoad {
     pub fanouts_waiting: u64,
     pub retained_messages: u64,
     pub retained_bytes: u64,
-    pub memory_bytes: u64,
+    /// Below 0 where this core frees what others made: a message is charged where it is made. Only the sum of all cores means much.
+    pub memory_bytes: i64,
     /// Messages that the slowest peer has not yet consumed.
     pub ring_depth: u64,
 }
@@ -201,7 +202,7 @@ impl Shard {
             fanouts_waiting: self.fanouts.len() as u64,
             retained_messages: self.retained.len() as u64,
             retained_bytes: self.retained.bytes() as u64,
-            memory_bytes: self.memory_bytes.max(0) as u64,
+            memory_bytes: self.memory_bytes,
             ring_depth: self.peers.iter().flatten().map(Peer::depth).max().unwrap_or(0),
         }
     }
@@ -319,6 +320,22 @@ impl Shard {
         let Some(version) = connection.version.filter(|_| is_open(connection)) else { return };
         self.counters.packets_sent += 1;
         self.write(slot, |outbox| outbox.write(|out| wire::encode(packet, version, out)));
+    }
+
+    /// Sends a packet that may be larger than the client's Maximum Packet Size; `false`: it is, and nothing was sent
+    /// [MQTT-3.1.2-24]. What goes through [`Shard::send`] is never larger than the smallest maximum that makes sense.
+    fn send_if_it_fits(&mut self, slot: u32, packet: &Packet<'_>) -> bool {
+        let connection = &self.connections[slot];
+        let maximum = connection.maximum_packet_size as usize;
+        if let Some(version) = connection.version.filter(|_| connection.maximum_packet_size != u32::MAX) {
+            let mut bytes = Vec::new();
+            wire::encode(packet, version, &mut bytes);
+            if bytes.len() > maximum {
+                return false;
+            }
+        }
+        self.send(slot, packet);
+        true
     }
 
     /// Timers, cursors, wait lists, connections that go on: at most a turn's budget of each. `true`: there is more to do now.

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// A message of the broker's own making, waiting for admission.
 pub(super) enum Pending {
-    /// A will or a $SYS value: published like any other message.
-    Publish(Message),
+    /// A will or a $SYS value: published like any other message, by the session that the will is of.
+    Publish { message: Message, publisher: Option<SessionId> },
     /// A message of a shared group that is given to another member.
     Redispatch { message: Message, filter: Arc<str> },
 }
@@ -53,6 +53,7 @@ impl Shard {
             if inbound.contains(publish.packet_id) {
                 // Routed already: only its acknowledgement was lost [MQTT-4.3.3-10].
                 self.counters.publishes_repeated += 1;
+                self.remember_alias(id, publish);
                 self.send(id.slot, &Packet::Pubrec(ack(publish.packet_id, ReasonCode::SUCCESS)));
                 return Flow::Next;
             }
@@ -298,7 +299,9 @@ impl Shard {
         for _ in 0..budget {
             let Some(pending) = self.pending.pop_front() else { return };
             let blocked = match &pending {
-                Pending::Publish(message) => self.publish(message.as_ref(), Some(message.clone()), None, now).is_err(),
+                Pending::Publish { message, publisher } => {
+                    self.publish(message.as_ref(), Some(message.clone()), *publisher, now).is_err()
+                }
                 Pending::Redispatch { message, filter } => !self.redispatch_to_group(message, filter, now),
             };
             if blocked {

@@ -8,6 +8,7 @@
 //! cut short by queue limits and never floods a slow client. While the client is away it waits.
 
 use super::Shard;
+use super::sys;
 use super::deliver::{Routed, Terms};
 use super::peer::{MeshMessage, RetainedAsk, RetainedPage};
 use crate::ids::{CoreId, SessionId};
@@ -135,6 +136,8 @@ impl Shard {
     /// Stores a retained message, or removes its topic's if it has no payload [MQTT-3.3.1-6]. Only on the core of its topic.
     pub(super) fn store_retained(&mut self, routed: &mut Routed<'_>) {
         let topic = routed.message.topic;
+        // The broker's own topics are few and bounded; they take nothing from the clients' quota.
+        let counts = !sys::is_of_broker(topic);
         let removed = if routed.message.payload.is_empty() {
             self.retained.tree.remove(topic)
         } else {
@@ -143,7 +146,7 @@ impl Shard {
             let old = self.retained.tree.get(topic).map(|old| old.bytes() as u64);
             let over = old.is_none() && self.globals.retained_messages.get() >= self.limits.retained_messages_max
                 || self.globals.retained_bytes.get() - old.unwrap_or(0) + bytes > self.limits.retained_bytes_max;
-            if over {
+            if counts && over {
                 self.counters.dropped_retained_quota += 1;
                 return;
             }
@@ -151,11 +154,13 @@ impl Shard {
                 self.retained.expiring = true;
                 self.retained.next_sweep = self.retained.next_sweep.min(routed.message.expires_at + Duration::from_secs(1));
             }
-            self.globals.retained_messages.add(1);
-            self.globals.retained_bytes.add(bytes as i64);
+            if counts {
+                self.globals.retained_messages.add(1);
+                self.globals.retained_bytes.add(bytes as i64);
+            }
             self.retained.tree.insert(routed.owned())
         };
-        if let Some(old) = removed {
+        if let Some(old) = removed.filter(|_| counts) {
             self.globals.retained_messages.add(-1);
             self.globals.retained_bytes.add(-(old.bytes() as i64));
         }

@@ -160,9 +160,12 @@ impl Shard {
         }
         self.announce(changes);
         self.close_replays_without_subscription(session);
-        let _ = now;
         let unsuback = SubAck { packet_id: unsubscribe.packet_id, reasons: &reasons, ..SubAck::default() };
-        self.send(id.slot, &Packet::Unsuback(unsuback));
+        if !self.send_if_it_fits(id.slot, &Packet::Unsuback(unsuback)) {
+            let what = "its UNSUBACK is larger than the client's Maximum Packet Size";
+            self.close(id, Some(ReasonCode::PACKET_TOO_LARGE), what, now);
+            return Flow::Gone;
+        }
         Flow::Next
     }
 

@@ -44,7 +44,7 @@ impl Shard {
         let connected = sum(|load| load.clients_connected);
         let sessions = sum(|load| load.sessions);
         let retained = sum(|load| load.retained_messages);
-        let memory = sum(|load| load.memory_bytes);
+        let memory: i64 = snapshot.shards.iter().map(|shard| shard.load.memory_bytes).sum();
         let mut sys = std::mem::take(&mut self.sys);
         sys.clients_maximum = sys.clients_maximum.max(connected);
         let maximum = sys.clients_maximum;
@@ -82,7 +82,7 @@ impl Shard {
         topics.set("bytes/sent", counters.bytes_sent);
         topics.set("subscriptions/count", sum(|load| load.subscriptions));
         topics.set("shared_subscriptions/count", sum(|load| load.shared_subscriptions));
-        topics.set("heap/current", memory);
+        topics.set("heap/current", memory.max(0));
         for ((name, _), value) in super::Counters::NAMES.iter().zip(counters.values()) {
             topics.set(&format!("counters/{name}"), value);
         }
@@ -97,7 +97,7 @@ impl Shard {
                 ("messages/sent", shard.counters.publishes_sent),
                 ("parked", load.parked),
                 ("fanouts/waiting", load.fanouts_waiting),
-                ("memory", load.memory_bytes),
+                ("memory", load.memory_bytes.max(0) as u64),
                 ("turn/p99_us", shard.turn_p99_us),
                 ("turn/max_us", shard.turn_max_us),
                 ("ring/depth_max", shard.ring_depth_max),
@@ -118,7 +118,7 @@ impl Shard {
                 retain: true,
                 expires_at: Time::NEVER,
             };
-            self.pending.push_back(Pending::Publish(Message::from(message)));
+            self.pending.push_back(Pending::Publish { message: Message::from(message), publisher: None });
         }
     }
 }
