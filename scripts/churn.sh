@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ten minutes of clients that come and go against a broker with two shards; its resident memory each 10 s. Fails if memory at the
 # end differs by more than 5 % from memory after the first minute, if a client was not served, or if the broker died.
-# Usage: churn.sh [--broker COMMAND] [options of the `churn` generator, e.g. --minutes 10 --rate 500 --seed N]
+# Usage: churn.sh [--broker COMMAND] [options of the `churn` generator, e.g. --minutes 10 --rate 2000 --seed N]
 set -euo pipefail
 [ "${1:-}" = --broker ] && { export CORELANE_BROKER=$2; shift 2; }
 # shellcheck source-path=SCRIPTDIR source=common.sh

@@ -57,8 +57,12 @@ impl Message {
     pub const OVERHEAD_BYTES: usize = 16 + size_of::<Head>();
 
     pub fn topic(&self) -> &str {
-        let len = usize::from(self.0.header.header.topic_len);
-        str::from_utf8(&self.0.slice[..len]).expect("a message is made from a &str topic")
+        str::from_utf8(self.topic_bytes()).expect("a message is made from a &str topic")
+    }
+
+    /// The topic as it lies in memory, for who only compares it.
+    pub fn topic_bytes(&self) -> &[u8] {
+        &self.0.slice[..usize::from(self.0.header.header.topic_len)]
     }
 
     pub fn payload(&self) -> &[u8] {

@@ -37,6 +37,8 @@ use std::time::Duration;
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// While the process shuts down a shard looks around at least so often.
 const SHUTDOWN_INTERVAL: Duration = Duration::from_millis(10);
+/// A turn is meant to take no longer.
+const TURN_MAX: Duration = Duration::from_millis(1);
 /// Performing effects may cause some; after so many rounds in one turn the rest waits for the next.
 const EFFECT_ROUNDS_MAX: usize = 8;
 
@@ -67,6 +69,8 @@ pub struct Turn<C> {
     owed: VecDeque<ConnectionId>,
     /// The core has more to do now.
     more: bool,
+    /// How many sockets a turn receives from, at most.
+    batch: usize,
 
     now: Time,
     clock: Clock,
@@ -117,6 +121,7 @@ impl<C: Core> Turn<C> {
             ready: VecDeque::new(),
             owed: VecDeque::new(),
             more: true,
+            batch: RECEIVES_MAX,
             now,
             clock,
             index,
@@ -162,10 +167,21 @@ impl<C: Core> Turn<C> {
             self.shell.turns += 1;
             let end = self.clock.now();
             self.here().times.record(end - self.now);
+            self.adapt_batch(end - self.now);
             self.now = end;
             self.here().turn.begin(end);
         }
         Ok(())
+    }
+
+    /// What a receive costs depends on what is in it: a batch that took too long is halved for the next turn, and grows back while
+    /// turns are short. So a turn stays near its millisecond, whatever clients send.
+    fn adapt_batch(&mut self, took: Duration) {
+        if took > TURN_MAX {
+            self.batch = (self.batch / 2).max(1);
+        } else if took < TURN_MAX / 2 {
+            self.batch = (self.batch + self.batch / 4 + 1).min(RECEIVES_MAX);
+        }
     }
 
     fn here(&self) -> &ShardBoard {
@@ -254,7 +270,7 @@ impl<C: Core> Turn<C> {
             }
         }
         while receive
-            && self.receiving.len() < RECEIVES_MAX
+            && self.receiving.len() < self.batch
             && let Some(id) = self.ready.pop_front()
         {
             let Some(socket) = self.core.socket(id) else { continue };

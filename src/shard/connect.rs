@@ -127,6 +127,38 @@ impl Shard {
         let assigned = connect.client_id.is_empty().then(|| self.assign_client_id());
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
 
+        // What is granted, and whether the client takes a packet that says so. Nothing has happened yet.
+        let limits = self.limits.clone();
+        let expiry_asked = match connect.session_expiry_interval_s {
+            Some(s) => s,
+            None if v5 || connect.clean_start => 0,
+            None => limits.session_expiry_v3_s,
+        };
+        let expiry_interval_s = expiry_asked.min(limits.session_expiry_max_s);
+        let keep_alive_max_s = limits.keep_alive_max_s;
+        let over = keep_alive_max_s != 0 && (connect.keep_alive_s == 0 || connect.keep_alive_s > keep_alive_max_s);
+        // Only an MQTT 5 client can be told another keep-alive than its own; older ones keep theirs, and one that asked for none
+        // gets none.
+        let keep_alive_s = if over && v5 { keep_alive_max_s } else { connect.keep_alive_s };
+        let mut connack = Connack { reason: ReasonCode::SUCCESS, ..Connack::default() };
+        if v5 {
+            connack.session_expiry_interval_s = (expiry_interval_s != expiry_asked).then_some(expiry_interval_s);
+            connack.receive_maximum = Some(limits.inflight_in_max);
+            connack.maximum_packet_size = Some(limits.packet_bytes_max);
+            connack.assigned_client_id = assigned.as_deref();
+            connack.topic_alias_maximum = (limits.topic_alias_in_max > 0).then_some(limits.topic_alias_in_max);
+            connack.server_keep_alive_s = (keep_alive_s != connect.keep_alive_s).then_some(keep_alive_s);
+            connack.response_information = (connect.request_response_information && !limits.response_information.is_empty())
+                .then_some(limits.response_information.as_str());
+        }
+        let maximum_packet_size = connect.maximum_packet_size.unwrap_or(u32::MAX);
+        self.connections[id.slot].maximum_packet_size = maximum_packet_size;
+        if !self.fits(id.slot, &Packet::Connack(connack.clone())) {
+            // A client that cannot even be told its terms cannot be served.
+            let refusal = (ReasonCode::PACKET_TOO_LARGE, "its CONNACK is larger than the client's Maximum Packet Size");
+            return self.refuse_connect(id, client_id, refusal, connect.maximum_packet_size, now);
+        }
+
         // Takeover: one connection a client id [MQTT-3.1.4-3].
         let mut session = self.find_session(client_id);
         if let Some(slot) = session.and_then(|session| self.sessions[session.0].connection) {
@@ -148,29 +180,17 @@ impl Shard {
             session = None;
         }
         let session_present = session.is_some();
+        connack.session_present = session_present;
         let session = session.unwrap_or_else(|| self.add_session(client_id));
         if session_present {
             self.counters.sessions_resumed += 1;
         }
 
-        // The limits and times of this connection.
-        let expiry_asked = match connect.session_expiry_interval_s {
-            Some(s) => s,
-            None if v5 || connect.clean_start => 0,
-            None => self.limits.session_expiry_v3_s,
-        };
-        let expiry_interval_s = expiry_asked.min(self.limits.session_expiry_max_s);
-        let keep_alive_max_s = self.limits.keep_alive_max_s;
-        let over = keep_alive_max_s != 0 && (connect.keep_alive_s == 0 || connect.keep_alive_s > keep_alive_max_s);
-        // Only an MQTT 5 client can be told another keep-alive than its own; older ones keep theirs, and one that asked for none
-        // gets none.
-        let keep_alive_s = if over && v5 { keep_alive_max_s } else { connect.keep_alive_s };
         let connection = &mut self.connections[id.slot];
         connection.state = State::Connected;
         connection.session = Some(session);
         connection.keep_alive_s = keep_alive_s;
         connection.receive_maximum = connect.receive_maximum.unwrap_or(u16::MAX);
-        connection.maximum_packet_size = connect.maximum_packet_size.unwrap_or(u32::MAX);
         connection.topic_alias_maximum = connect.topic_alias_maximum.min(self.limits.topic_alias_out_max);
         connection.problem_information = connect.request_problem_information;
         if let Some(deadline) = connection.keep_alive_deadline() {
@@ -206,24 +226,7 @@ impl Shard {
             resumed: session_present,
         });
 
-        let mut connack = Connack { session_present, reason: ReasonCode::SUCCESS, ..Connack::default() };
-        let limits = self.limits.clone();
-        if v5 {
-            connack.session_expiry_interval_s = (expiry_interval_s != expiry_asked).then_some(expiry_interval_s);
-            connack.receive_maximum = Some(limits.inflight_in_max);
-            connack.maximum_packet_size = Some(limits.packet_bytes_max);
-            connack.assigned_client_id = assigned.as_deref();
-            connack.topic_alias_maximum = (limits.topic_alias_in_max > 0).then_some(limits.topic_alias_in_max);
-            connack.server_keep_alive_s = (keep_alive_s != connect.keep_alive_s).then_some(keep_alive_s);
-            connack.response_information = (connect.request_response_information && !limits.response_information.is_empty())
-                .then_some(limits.response_information.as_str());
-        }
-        if !self.send_if_it_fits(id.slot, &Packet::Connack(connack)) {
-            // A client that cannot even be told its terms cannot be served.
-            let what = "its CONNACK is larger than the client's Maximum Packet Size";
-            self.close(id, Some(ReasonCode::PACKET_TOO_LARGE), what, now);
-            return Flow::Gone;
-        }
+        self.send(id.slot, &Packet::Connack(connack));
         self.pump(session, now);
         Flow::Next
     }

@@ -325,17 +325,20 @@ impl Shard {
     /// Sends a packet that may be larger than the client's Maximum Packet Size; `false`: it is, and nothing was sent
     /// [MQTT-3.1.2-24]. What goes through [`Shard::send`] is never larger than the smallest maximum that makes sense.
     fn send_if_it_fits(&mut self, slot: u32, packet: &Packet<'_>) -> bool {
-        let connection = &self.connections[slot];
-        let maximum = connection.maximum_packet_size as usize;
-        if let Some(version) = connection.version.filter(|_| connection.maximum_packet_size != u32::MAX) {
-            let mut bytes = Vec::new();
-            wire::encode(packet, version, &mut bytes);
-            if bytes.len() > maximum {
-                return false;
-            }
+        let fits = self.fits(slot, packet);
+        if fits {
+            self.send(slot, packet);
         }
-        self.send(slot, packet);
-        true
+        fits
+    }
+
+    /// Whether a packet is within a client's Maximum Packet Size.
+    fn fits(&self, slot: u32, packet: &Packet<'_>) -> bool {
+        let connection = &self.connections[slot];
+        let Some(version) = connection.version.filter(|_| connection.maximum_packet_size != u32::MAX) else { return true };
+        let mut bytes = Vec::new();
+        wire::encode(packet, version, &mut bytes);
+        bytes.len() <= connection.maximum_packet_size as usize
     }
 
     /// Timers, cursors, wait lists, connections that go on: at most a turn's budget of each. `true`: there is more to do now.

@@ -107,6 +107,7 @@ impl Outbox {
 
 /// Outboxes that nobody needs just now.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "an outbox moves between the pool and its connection as the box that it is")]
 pub struct OutboxPool(Vec<Box<Outbox>>);
 
 impl OutboxPool {

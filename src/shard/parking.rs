@@ -76,7 +76,7 @@ impl Shard {
         }
         let Some(TestDelays { one_in, delay_ms_max }) = self.parking.delays else { return Some(Ok(())) };
         let random = self.next_random();
-        if random % u64::from(one_in.max(1)) != 0 {
+        if !random.is_multiple_of(u64::from(one_in.max(1))) {
             return Some(Ok(()));
         }
         let delay = Duration::from_millis((random >> 32) % (u64::from(delay_ms_max) + 1));
@@ -278,9 +278,13 @@ impl Shard {
     ) -> Flow {
         self.counters.refused_connects += 1;
         self.effects.events.push(Event::ConnectRefused { client_id: client_id.into(), reason, what });
-        let reason_string = (maximum_packet_size.is_none_or(|maximum| maximum >= 256)).then_some(what);
+        let takes = |bytes: u32| maximum_packet_size.is_none_or(|maximum| maximum >= bytes);
+        let reason_string = takes(256).then_some(what);
         let connack = wire::Connack { reason, reason_string, ..wire::Connack::default() };
-        self.send(id.slot, &wire::Packet::Connack(connack));
+        // Five bytes without the text.
+        if takes(5) {
+            self.send(id.slot, &wire::Packet::Connack(connack));
+        }
         self.close(id, None, what, now);
         Flow::Gone
     }

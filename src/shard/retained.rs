@@ -8,9 +8,9 @@
 //! cut short by queue limits and never floods a slow client. While the client is away it waits.
 
 use super::Shard;
-use super::sys;
 use super::deliver::{Routed, Terms};
 use super::peer::{MeshMessage, RetainedAsk, RetainedPage};
+use super::sys;
 use crate::ids::{CoreId, SessionId};
 use crate::message::Message;
 use crate::time::Time;
@@ -144,8 +144,9 @@ impl Shard {
             let bytes =
                 (topic.len() + routed.message.properties.len() + routed.message.payload.len() + Message::OVERHEAD_BYTES) as u64;
             let old = self.retained.tree.get(topic).map(|old| old.bytes() as u64);
+            let others = self.globals.retained_bytes.get().saturating_sub(old.unwrap_or(0));
             let over = old.is_none() && self.globals.retained_messages.get() >= self.limits.retained_messages_max
-                || self.globals.retained_bytes.get() - old.unwrap_or(0) + bytes > self.limits.retained_bytes_max;
+                || others + bytes > self.limits.retained_bytes_max;
             if counts && over {
                 self.counters.dropped_retained_quota += 1;
                 return;

@@ -10,8 +10,8 @@ use crate::topic::{Filter, InterestKey};
 use crate::wire::{Packet, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscriptionOptions, Unsubscribe, WireError};
 use smallvec::SmallVec;
 
-/// Filters of one SUBSCRIBE or UNSUBSCRIBE that are acted on; the rest is refused with 0x97 (Quota exceeded), so that one packet never
-/// holds the shard for long.
+/// Filters of one SUBSCRIBE or UNSUBSCRIBE that are acted on; the rest is refused (0x97, Quota exceeded; in an UNSUBACK, which does not
+/// have it, 0x83), so that one packet never holds the shard for long.
 pub const FILTERS_PER_PACKET_MAX: usize = 4096;
 
 /// What a filter's announcement counts against the rings at most, beyond its text.
@@ -135,6 +135,12 @@ impl Shard {
 
     pub(super) fn on_unsubscribe(&mut self, id: ConnectionId, unsubscribe: &Unsubscribe<'_>, now: Time) -> Flow {
         let Some(session) = self.connections[id.slot].session else { return Flow::Gone };
+        if !self.connections[id.slot].is_v5() && unsubscribe.filters.iter().nth(FILTERS_PER_PACKET_MAX).is_some() {
+            // An MQTT 3 UNSUBACK cannot say that some of it was not done.
+            let what = "more filters than one UNSUBSCRIBE may carry";
+            self.refuse(id, WireError { reason: ReasonCode::QUOTA_EXCEEDED, what }, now);
+            return Flow::Gone;
+        }
         if let Err(wait) = self.room_to_announce(unsubscribe.filters.iter()) {
             return Flow::Park(wait);
         }
@@ -142,7 +148,8 @@ impl Shard {
         let mut changes = Vec::new();
         for (position, text) in unsubscribe.filters.iter().enumerate() {
             let reason = if position >= FILTERS_PER_PACKET_MAX {
-                self.refuse_quota()
+                // Quota exceeded is no reason of an UNSUBACK [MQTT-3.11.3-2].
+                ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR
             } else {
                 match Filter::parse(text, u16::MAX, u16::MAX) {
                     Err(_) => ReasonCode::TOPIC_FILTER_INVALID,
