@@ -599,6 +599,9 @@ impl<C: Core> Turn<C> {
                 self.make_ready(id);
             }
         }
+        for socket in effects.quick_acks.drain(..) {
+            system::acknowledge_at_once(socket);
+        }
         for (peer, messages) in effects.mesh.iter_mut().enumerate() {
             if !messages.is_empty() {
                 self.mesh.push(peer, messages);
@@ -673,9 +676,10 @@ impl<C: Core> Turn<C> {
 }
 
 fn is_empty(effects: &Effects) -> bool {
-    let Effects { arrivals, departures, pauses, resumes, closes, mesh, events, .. } = effects;
+    let Effects { arrivals, departures, pauses, resumes, closes, mesh, events, quick_acks, .. } = effects;
     [arrivals, pauses, resumes, closes].iter().all(|list| list.is_empty())
         && departures.is_empty()
+        && quick_acks.is_empty()
         && events.is_empty()
         && mesh.iter().all(Vec::is_empty)
 }

@@ -4,6 +4,8 @@
 pub mod drops;
 pub mod inbound;
 pub mod outbound;
+pub mod replays;
+pub mod subscriptions;
 pub mod will;
 
 use crate::ids::FilterId;
@@ -12,7 +14,8 @@ use crate::wire::{QoS, RetainHandling, SubscriptionOptions};
 use drops::Drops;
 use inbound::Inbound;
 use outbound::Outbound;
-use smallvec::SmallVec;
+use replays::Replays;
+use subscriptions::Subscriptions;
 use will::Will;
 
 /// A session (MQTT 5.0 section 4.1). It exists from an accepted CONNECT until it ends by clean start, expiry or its own zero expiry
@@ -30,15 +33,14 @@ pub struct Session {
     pub phase: Phase,
     /// Messages dropped for this client, by reason.
     pub drops: Option<Box<Drops>>,
-    /// Sorted by filter, so that one match among many is found at once.
-    pub subscriptions: SmallVec<[Subscription; 1]>,
+    pub subscriptions: Subscriptions,
     /// Made by the first QoS 1 or 2 message.
     pub outbound: Option<Box<Outbound>>,
     /// Made by the first QoS 2 message.
     pub inbound: Option<Box<Inbound>>,
     pub will: Option<Box<Will>>,
-    /// Open replays of retained messages, in the order of their subscriptions.
-    pub replays: Option<Box<Vec<u64>>>,
+    /// Made while replays of retained messages are open.
+    pub replays: Option<Box<Replays>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,7 +102,7 @@ impl Session {
             expires_at: Time::NEVER,
             phase: Phase::Alive,
             drops: None,
-            subscriptions: SmallVec::new(),
+            subscriptions: Subscriptions::default(),
             outbound: None,
             inbound: None,
             will: None,
@@ -108,36 +110,17 @@ impl Session {
         }
     }
 
-    fn position(&self, shared: bool, filter: FilterId) -> Result<usize, usize> {
-        self.subscriptions.binary_search_by_key(&(shared, filter), |subscription| subscription.key())
-    }
-
     pub fn subscription(&self, shared: bool, filter: FilterId) -> Option<Subscription> {
-        // One subscription is the common case of a fleet.
-        if let [only] = self.subscriptions.as_slice() {
-            return (only.key() == (shared, filter)).then_some(*only);
-        }
-        self.position(shared, filter).ok().map(|position| self.subscriptions[position])
+        self.subscriptions.get(shared, filter)
     }
 
     /// Adds or replaces a subscription; returns the one it replaces.
     pub fn subscribe(&mut self, subscription: Subscription) -> Option<Subscription> {
-        match self.position(subscription.shared, subscription.filter) {
-            Ok(position) => Some(std::mem::replace(&mut self.subscriptions[position], subscription)),
-            Err(position) => {
-                self.subscriptions.insert(position, subscription);
-                None
-            }
-        }
+        self.subscriptions.insert(subscription)
     }
 
     pub fn unsubscribe(&mut self, shared: bool, filter: FilterId) -> Option<Subscription> {
-        let position = self.position(shared, filter).ok()?;
-        let removed = self.subscriptions.remove(position);
-        if self.subscriptions.len() <= 1 && self.subscriptions.spilled() {
-            self.subscriptions.shrink_to_fit();
-        }
-        Some(removed)
+        self.subscriptions.remove(shared, filter)
     }
 
     pub fn is_online(&self) -> bool {
@@ -179,7 +162,8 @@ mod tests {
         assert_eq!((found.identifier, found.options()), (77, options(QoS::ExactlyOnce)));
         assert_eq!(session.subscription(true, FilterId(9)), None);
         assert!(session.unsubscribe(false, FilterId(1)).is_some() && session.unsubscribe(false, FilterId(1)).is_none());
-        assert_eq!(session.subscriptions.iter().map(|s| s.filter.0).collect::<Vec<_>>(), [3, 5, 9]);
+        let left: Vec<u32> = std::iter::from_fn(|| session.subscriptions.pop()).map(|last| last.filter.0).collect();
+        assert_eq!(left, [9, 5, 3]);
     }
 
     #[test]

@@ -123,6 +123,11 @@ impl Outbound {
         self.window.iter().filter(|slot| !matches!(slot, InFlight::Done)).count()
     }
 
+    /// Messages in flight that only await PUBCOMP. [`Outbound::take_undelivered`] passes them over.
+    pub fn released(&self) -> usize {
+        self.window.iter().filter(|slot| matches!(slot, InFlight::Released)).count()
+    }
+
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }

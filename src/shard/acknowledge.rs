@@ -18,6 +18,7 @@ impl Shard {
 
     /// An acknowledgement by the client, applied to its session; whether it moved a message on.
     fn acknowledge(&mut self, id: ConnectionId, f: impl FnOnce(&mut crate::session::outbound::Outbound) -> Acknowledged) -> bool {
+        self.acknowledged = true;
         let Some(session) = self.session_of(id) else { return false };
         let outcome = self.sessions[session.0].outbound.as_mut().map_or(Acknowledged::Unknown, |outbound| f(outbound));
         if outcome == Acknowledged::Unknown {

@@ -4,6 +4,7 @@
 //! turn's budget, because there may be 100,000 of them.
 
 use super::Shard;
+use super::deliver::DELIVERY_BYTES;
 use super::events::Event;
 use super::publish::Pending;
 use super::timers::{Timer, TimerKind};
@@ -30,7 +31,7 @@ impl Shard {
             drops: state.drops.clone(),
         });
         if !state.outlives_connection() {
-            self.on_group_members_online(session, false);
+            self.on_group_members_online(session);
             self.end_session(session, now);
             return;
         }
@@ -43,7 +44,7 @@ impl Shard {
                 will.due = now + Duration::from_secs(will.delay_interval_s.into());
             }
         }
-        self.on_group_members_online(session, false);
+        self.on_group_members_online(session);
         self.watch_session(session);
     }
 
@@ -91,9 +92,8 @@ impl Shard {
         let hash = self.hasher.client_id(&state.client_id);
         let removed = self.clients.remove(hash, |other| *other == session);
         debug_assert!(removed.is_some());
-        if let Some(replays) = self.sessions[session.0].replays.take() {
-            self.retained.close_all(&replays);
-        }
+        let released = self.sessions[session.0].outbound.as_ref().map_or(0, |outbound| outbound.released());
+        self.charge -= released as i64 * DELIVERY_BYTES;
         self.ending.push_back(session);
     }
 
@@ -106,13 +106,23 @@ impl Shard {
     pub(super) fn remove_ended(&mut self, budget: usize, _now: Time) {
         let mut budget = budget;
         while let Some(&session) = self.ending.front() {
-            while let Some(&subscription) = self.sessions[session.0].subscriptions.last() {
+            // The session itself counts as well: it may have nothing else.
+            budget = budget.saturating_sub(1);
+            while let Some(replay) = self.sessions[session.0].replays.as_mut().and_then(|replays| replays.close_one()) {
+                self.retained.forget(replay);
+                if budget == 0 {
+                    return;
+                }
+                budget -= 1;
+            }
+            while !self.sessions[session.0].subscriptions.is_empty() {
                 if budget == 0 || self.may_push_to_all(1, 1024).is_err() {
                     return;
                 }
                 budget -= 1;
-                self.sessions[session.0].subscriptions.pop();
-                self.remove_subscription(session, subscription);
+                if let Some(subscription) = self.sessions[session.0].subscriptions.pop() {
+                    self.remove_subscription(session, subscription);
+                }
             }
             while let Some(undelivered) =
                 self.sessions[session.0].outbound.as_mut().and_then(|outbound| outbound.take_undelivered())
@@ -129,11 +139,14 @@ impl Shard {
             if let Some(state) = self.sessions.remove(session.0) {
                 self.charge -= (size_of::<Session>() + state.client_id.len()) as i64;
             }
+            if budget == 0 {
+                return;
+            }
         }
     }
 
     fn redispatch(&mut self, (delivery, may_have_arrived): (crate::session::outbound::Delivery, bool)) {
-        self.charge -= size_of::<crate::session::outbound::Delivery>() as i64;
+        self.charge -= DELIVERY_BYTES;
         match delivery.group {
             // QoS 2 that is on its way to one client is never given to another [MQTT-4.8.2-5].
             Some(filter) if delivery.qos == QoS::AtLeastOnce || !may_have_arrived => {

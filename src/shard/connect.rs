@@ -186,6 +186,7 @@ impl Shard {
             self.counters.sessions_resumed += 1;
         }
 
+        let connect_deadline = self.connect_deadline();
         let connection = &mut self.connections[id.slot];
         connection.state = State::Connected;
         connection.session = Some(session);
@@ -193,7 +194,10 @@ impl Shard {
         connection.receive_maximum = connect.receive_maximum.unwrap_or(u16::MAX);
         connection.topic_alias_maximum = connect.topic_alias_maximum.min(self.limits.topic_alias_out_max);
         connection.problem_information = connect.request_problem_information;
-        if let Some(deadline) = connection.keep_alive_deadline() {
+        // A longer keep-alive is watched from the CONNECT deadline on, which comes first: clients that come and go leave one entry
+        // each, for seconds, and not one for the length of their keep-alive.
+        if let Some(deadline) = connection.keep_alive_deadline().filter(|deadline| *deadline < connection.since + connect_deadline) {
+            connection.keep_alive_is_watched = true;
             self.wheel.add(Timer::new(TimerKind::KeepAlive, id.slot, id.generation), deadline);
         }
 
@@ -218,7 +222,7 @@ impl Shard {
             outbound.on_connected();
         }
         self.online += 1;
-        self.on_group_members_online(session, true);
+        self.on_group_members_online(session);
         self.counters.connects_accepted += 1;
         self.effects.events.push(Event::ClientConnected {
             client_id: client_id.into(),

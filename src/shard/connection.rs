@@ -12,6 +12,8 @@ pub struct Connection {
     pub listener: u16,
     /// The keep-alive granted; 0: none.
     pub keep_alive_s: u16,
+    /// Its keep-alive is shorter than the CONNECT deadline and has a timer of its own from the start.
+    pub keep_alive_is_watched: bool,
     /// When it was accepted; from CONNECT on, when that was read.
     pub since: Time,
     pub last_received: Time,
@@ -24,6 +26,8 @@ pub struct Connection {
     pub maximum_packet_size: u32,
     pub topic_alias_maximum: u16,
     pub problem_information: bool,
+    /// It has published with QoS 1 or 2.
+    pub publishes: bool,
     /// It stands in `Effects::flush`.
     pub flushing: bool,
     /// Its outbox was found full: the session's queue goes on when it has been sent.
@@ -104,6 +108,7 @@ impl Connection {
             generation,
             listener,
             keep_alive_s: 0,
+            keep_alive_is_watched: false,
             since: now,
             last_received: now,
             state: State::New,
@@ -113,6 +118,7 @@ impl Connection {
             maximum_packet_size: u32::MAX,
             topic_alias_maximum: 0,
             problem_information: true,
+            publishes: false,
             flushing: false,
             congested: false,
             read: Vec::new(),

@@ -19,6 +19,9 @@ pub struct Effects {
     /// Connections to close once their outbox is sent (or their linger time is over). The shell calls `Shard::on_closed` when it
     /// has taken the socket over.
     pub closes: Vec<ConnectionId>,
+    /// Sockets whose bytes are to be acknowledged at once: they brought a publisher's last acknowledgements and nothing is owed to
+    /// it. With Nagle's algorithm its next PUBLISH waits for that, up to 40 ms.
+    pub quick_acks: Vec<i32>,
     /// Messages for each core's ring, in order. Room for them has been reserved.
     pub mesh: Vec<Vec<MeshMessage>>,
     /// What happened, for the log (and, later, for rules).

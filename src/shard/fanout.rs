@@ -14,6 +14,11 @@ use std::collections::{HashMap, VecDeque};
 /// A message to so few subscribers is served at once, whatever the turn has done before: it costs what its own packet costs.
 const AT_ONCE: usize = 64;
 
+/// With so many connections still to be sent to, fan-outs go on only as fast as sends do: what waits stays one message and a cursor
+/// instead of becoming bytes for each subscriber.
+const OUTBOXES_MANY: usize = 1 << 16;
+const SLOWLY: usize = 256;
+
 pub(super) type Filters = SmallVec<[FilterId; 8]>;
 
 /// How far a fan-out has come.
@@ -191,6 +196,9 @@ impl Shard {
 
     /// Goes on with queued fan-outs, a share of the budget each.
     pub(super) fn run_fanouts(&mut self, now: Time) {
+        if self.pool.in_use() > OUTBOXES_MANY {
+            self.budget = self.budget.min(SLOWLY);
+        }
         while self.budget > 0 {
             let Some((topic, mut fanout)) = self.fanouts.take() else { break };
             // A filter may have gone and its id be in use for another.

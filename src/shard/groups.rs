@@ -87,13 +87,31 @@ pub(super) struct SharedGroups {
     index: Option<FilterIndex<u32>>,
     by_text: HashMap<Arc<str>, u32>,
     dirty: VecDeque<u32>,
+    /// Sessions whose memberships are being moved because they have come or gone.
+    moves: VecDeque<Move>,
     members: usize,
 }
+
+/// How far a session's memberships have been moved.
+struct Move {
+    session: SessionId,
+    incarnation: u32,
+    after: Option<FilterId>,
+}
+
+/// Memberships that a session's coming or going moves at once.
+const MOVED_AT_ONCE: usize = 16;
+/// Members found to be away while one is picked, at most.
+const PASSED_MAX: usize = 16;
 
 impl SharedGroups {
     /// Local members of all groups.
     pub(super) fn members(&self) -> usize {
         self.members
+    }
+
+    pub(super) fn has_moves(&self) -> bool {
+        !self.moves.is_empty()
     }
 
     pub(super) fn has_unannounced(&self) -> bool {
@@ -179,12 +197,43 @@ impl SharedGroups {
 
 impl Shard {
     /// A session with shared subscriptions has come or gone.
-    pub(super) fn on_group_members_online(&mut self, session: SessionId, online: bool) {
-        // Shared ones are sorted behind all others.
+    pub(super) fn on_group_members_online(&mut self, session: SessionId) {
         let state = &self.sessions[session.0];
-        for subscription in state.subscriptions.iter().rev().take_while(|subscription| subscription.shared) {
-            self.groups.move_member(subscription.filter, session, online);
+        if state.subscriptions.next_shared(None).is_none() {
+            return;
         }
+        let mut budget = MOVED_AT_ONCE;
+        let started = Move { session, incarnation: state.incarnation, after: None };
+        if let Some(unfinished) = self.go_on_moving(started, &mut budget) {
+            self.groups.moves.push_back(unfinished);
+        }
+    }
+
+    /// Goes on moving memberships of sessions that have come or gone. Until a membership is moved, who picks a member looks itself.
+    pub(super) fn move_members(&mut self, mut budget: usize) {
+        while budget > 0
+            && let Some(next) = self.groups.moves.pop_front()
+        {
+            budget -= 1;
+            if let Some(unfinished) = self.go_on_moving(next, &mut budget) {
+                self.groups.moves.push_front(unfinished);
+                return;
+            }
+        }
+    }
+
+    fn go_on_moving(&mut self, mut of: Move, budget: &mut usize) -> Option<Move> {
+        let state = self.sessions.get(of.session.0).filter(|state| state.incarnation == of.incarnation)?;
+        let online = state.is_online();
+        while let Some(subscription) = state.subscriptions.next_shared(of.after) {
+            if *budget == 0 {
+                return Some(of);
+            }
+            *budget -= 1;
+            of.after = Some(subscription.filter);
+            self.groups.move_member(subscription.filter, of.session, online);
+        }
+        None
     }
 
     /// Tells the other cores what has changed in the groups, as far as there is room.
@@ -274,10 +323,15 @@ impl Shard {
     /// The local member whose turn it is: one that is online or, with none online on any core, one that is offline.
     pub(super) fn next_member(&mut self, text: &str) -> Option<(SessionId, FilterId)> {
         let group = *self.groups.by_text.get(text)?;
-        let state = &mut self.groups.groups[group];
-        if let Some(member) = state.online.next() {
-            return Some((member, FilterId(group)));
+        for _ in 0..PASSED_MAX {
+            let Some(member) = self.groups.groups[group].online.next() else { break };
+            if self.sessions.get(member.0).is_some_and(|state| state.is_online()) {
+                return Some((member, FilterId(group)));
+            }
+            // It has gone, and its memberships are still being moved.
+            self.groups.move_member(FilterId(group), member, false);
         }
+        let state = &mut self.groups.groups[group];
         if state.remote.iter().any(|remote| remote.online > 0) {
             return None;
         }

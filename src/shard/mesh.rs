@@ -10,7 +10,7 @@ use crate::wire::{Packet, ReasonCode, SubAck};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Ring messages taken in one turn, all peers together.
+/// Ring messages taken in one turn, all peers together; one that announces many filters or is delivered often counts as several.
 const TAKEN_PER_TURN: usize = 1024;
 
 /// A SUBACK whose subscriptions not every core knows of yet.
@@ -127,7 +127,7 @@ impl Shard {
 
     /// How many ring messages the core takes now, all peers together; 0: its fan-outs are full.
     pub fn mesh_budget(&self) -> usize {
-        if self.fanouts.len() >= self.limits.fanouts_max as usize { 0 } else { TAKEN_PER_TURN }
+        if self.fanouts.len() >= self.limits.fanouts_max as usize { 0 } else { TAKEN_PER_TURN.saturating_sub(self.taken) }
     }
 
     /// Whether someone waits for another core to consume what was pushed to it: the shell then has that core wake this one.
@@ -144,13 +144,17 @@ impl Shard {
     /// A message from another core. It causes local deliveries and replies only, so taking it never needs room.
     pub fn on_mesh(&mut self, from: CoreId, message: MeshMessage, now: Time) {
         self.peer(from).on_taken(&message);
+        self.taken += 1;
         match message {
             MeshMessage::Parcel(parcel) => self.on_parcel(*parcel, now),
             MeshMessage::Publish { message, deliver, store, groups } => {
-                self.on_mesh_publish(message, deliver, store, groups, now)
+                let before = self.counters.publishes_sent;
+                self.on_mesh_publish(message, deliver, store, groups, now);
+                self.taken += (self.counters.publishes_sent - before) as usize / 2;
             }
             MeshMessage::Interest { key, wanted } => self.on_interest(from, &key, wanted),
             MeshMessage::Interests(changes) => {
+                self.taken += changes.len();
                 for (key, wanted) in changes.iter() {
                     self.on_interest(from, key, *wanted);
                 }

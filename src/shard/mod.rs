@@ -108,13 +108,19 @@ pub struct Shard {
 
     wheel: Wheel,
     parking: parking::Parking,
-    /// Deliveries, timers and so on that this turn may still do, each kind on its own.
+    /// Deliveries that this turn may still make.
     budget: usize,
+    /// Filters of large SUBSCRIBE and UNSUBSCRIBE packets that this turn may still act on.
+    filters_left: usize,
+    /// What has been taken from rings in this turn, by what it costs.
+    taken: usize,
     /// Bytes charged since the account was last brought up to date.
     charge: i64,
     memory_bytes: i64,
     random: u64,
     shutdown_cursor: u32,
+    /// An acknowledgement was among the packets received last.
+    acknowledged: bool,
     sys: sys::Sys,
     /// Scratch space, empty between calls.
     scratch: Option<Box<deliver::Frames>>,
@@ -173,10 +179,13 @@ impl Shard {
             wheel: Wheel::new(now),
             parking: parking::Parking::new(delays),
             budget: limits.turn_budget as usize,
+            filters_left: subscribe::filters_per_turn(&limits),
+            taken: 0,
             charge: 0,
             memory_bytes: 0,
             random: hasher.exact("random") ^ u64::from(core.0) << 32 | 1,
             shutdown_cursor: 0,
+            acknowledged: false,
             sys: sys::Sys::default(),
             scratch: None,
             limits,
@@ -344,11 +353,13 @@ impl Shard {
     /// Timers, cursors, wait lists, connections that go on: at most a turn's budget of each. `true`: there is more to do now.
     pub fn run(&mut self, now: Time) -> bool {
         let budget = self.limits.turn_budget as usize;
-        self.fire_timers(now, budget);
+        // What a timer ends costs some four deliveries, and a socket to close.
+        self.fire_timers(now, (budget / 4).max(1));
         self.confirm_subscriptions(now);
         self.resume_parked(now, budget);
         self.publish_pending(now, budget);
-        self.remove_ended(budget, now);
+        self.remove_ended((budget / 2).max(1), now);
+        self.move_members((budget / 4).max(1));
         self.announce_groups();
         self.replay_retained(now, budget);
         self.sweep_retained(now);
@@ -356,6 +367,8 @@ impl Shard {
         self.shut_down(now, budget);
         self.settle_memory();
         self.budget = budget;
+        self.filters_left = subscribe::filters_per_turn(&self.limits);
+        self.taken = 0;
         self.has_work(now)
     }
 
@@ -365,6 +378,7 @@ impl Shard {
             || !self.fanouts.is_empty()
             || self.pending_may_go_on()
             || self.ending_may_go_on()
+            || self.groups.has_moves()
             || self.retained.has_work()
             || self.shutting_down_has_work()
     }

@@ -108,19 +108,29 @@ impl Outbox {
 /// Outboxes that nobody needs just now.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "an outbox moves between the pool and its connection as the box that it is")]
-pub struct OutboxPool(Vec<Box<Outbox>>);
+pub struct OutboxPool {
+    free: Vec<Box<Outbox>>,
+    in_use: usize,
+}
 
 impl OutboxPool {
+    /// Connections that have an outbox just now.
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
     pub fn take(&mut self) -> Box<Outbox> {
-        self.0.pop().unwrap_or_default()
+        self.in_use += 1;
+        self.free.pop().unwrap_or_default()
     }
 
     pub fn put(&mut self, mut outbox: Box<Outbox>) {
-        if self.0.len() < POOLED_MAX {
+        self.in_use -= 1;
+        if self.free.len() < POOLED_MAX {
             if !outbox.is_empty() {
                 *outbox = Outbox::default();
             }
-            self.0.push(outbox);
+            self.free.push(outbox);
         }
     }
 }

@@ -13,7 +13,8 @@ use super::timers::{Timer, TimerKind};
 use crate::ids::{ConnectionId, CoreId};
 use crate::time::Time;
 use crate::wire;
-use std::collections::VecDeque;
+use super::subscribe::Partial;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Connections that go on in one turn, at most: each may have `parked_bytes_max` of packets waiting.
@@ -33,6 +34,8 @@ pub(super) struct Parking {
     ready: VecDeque<ConnectionId>,
     /// Connections that wait for room among the fan-outs.
     fanout: VecDeque<ConnectionId>,
+    /// Packets at the front of parked connections that have been acted on in part.
+    pub(super) partial: HashMap<ConnectionId, Partial>,
     /// Connections parked just now.
     pub(super) parked: usize,
     /// The decision about the packet that is being handled, if it has come.
@@ -51,6 +54,7 @@ impl Parking {
             delays,
             ready: VecDeque::new(),
             fanout: VecDeque::new(),
+            partial: HashMap::new(),
             parked: 0,
             verdict: None,
             arrived: false,
@@ -193,7 +197,12 @@ impl Shard {
     pub(super) fn resume_parked(&mut self, now: Time, budget: usize) {
         for _ in 0..budget.min(RESUMED_PER_TURN) {
             let Some(id) = self.parking.ready.pop_front() else { return };
-            self.resume(id, now);
+            if self.filters_left == 0 && self.parking.partial.contains_key(&id) {
+                // Reading its packet again would lead to nothing in this turn.
+                self.parking.ready.push_back(id);
+            } else {
+                self.resume(id, now);
+            }
         }
     }
 
@@ -236,8 +245,10 @@ impl Shard {
         let Some(connection) = self.connections.get(timer.slot).filter(|connection| timer.is_for(connection.generation)) else {
             return;
         };
-        if connection.state != State::New {
-            return;
+        match connection.state {
+            State::New => {}
+            State::Connected => return self.watch_keep_alive(timer.slot),
+            State::Closing => return,
         }
         let id = ConnectionId { slot: timer.slot, generation: connection.generation };
         let waits_for_us = connection.parked.is_some();
@@ -248,6 +259,14 @@ impl Shard {
         }
         self.counters.closed_connect_deadline += 1;
         self.close(id, None, "no complete CONNECT within connect_deadline_s", now);
+    }
+
+    /// The CONNECT deadline of a connection that has its CONNECT has passed: its keep-alive is watched from here on.
+    fn watch_keep_alive(&mut self, slot: u32) {
+        let connection = &self.connections[slot];
+        if let Some(deadline) = connection.keep_alive_deadline().filter(|_| !connection.keep_alive_is_watched) {
+            self.wheel.add(Timer::new(TimerKind::KeepAlive, slot, connection.generation), deadline);
+        }
     }
 
     pub(super) fn on_keep_alive(&mut self, timer: Timer, now: Time) {

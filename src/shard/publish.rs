@@ -101,6 +101,7 @@ impl Shard {
             self.close(id, None, "memory is at memory_max", now);
             return Flow::Gone;
         }
+        self.connections[id.slot].publishes |= publish.qos != QoS::AtMostOnce;
         match publish.qos {
             QoS::AtMostOnce => {}
             QoS::AtLeastOnce => {

@@ -42,6 +42,7 @@ impl Shard {
     /// Bytes were read from a socket.
     pub fn on_received(&mut self, id: ConnectionId, bytes: &[u8], now: Time) {
         self.counters.bytes_received += bytes.len() as u64;
+        self.acknowledged = false;
         let Some(connection) = self.connection_mut(id) else { return };
         connection.last_received = now;
         if !is_open(connection) {
@@ -56,6 +57,13 @@ impl Shard {
         } else {
             self.keep(id.slot, bytes);
             self.process_kept(id, None, now);
+        }
+        if self.acknowledged
+            && let Some(connection) = self.connection(id)
+            && connection.publishes
+            && connection.outbox.is_none()
+        {
+            self.effects.quick_acks.push(connection.socket);
         }
     }
 
@@ -228,10 +236,11 @@ impl Shard {
         connection.state = State::Closing;
         self.charge -= std::mem::take(&mut connection.read).capacity() as i64;
         let session = connection.session.take();
+        connection.aliases = None;
         if connection.parked.take().is_some() {
             self.parking.parked -= 1;
+            self.drop_partial(id);
         }
-        connection.aliases = None;
         self.counters.connections_closed += 1;
         self.effects.closes.push(id);
         if let Some(session) = session {

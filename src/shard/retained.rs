@@ -11,13 +11,14 @@ use super::Shard;
 use super::deliver::{Routed, Terms};
 use super::peer::{MeshMessage, RetainedAsk, RetainedPage};
 use super::sys;
-use crate::ids::{CoreId, SessionId};
+use crate::ids::{CoreId, FilterId, SessionId};
 use crate::message::Message;
+use crate::segments::SegmentedTable;
 use crate::time::Time;
 use crate::topic::{self, Page, RetainedTree, TopicKey};
 use crate::wire::QoS;
 use smallvec::SmallVec;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A page holds at most so many messages and, unless one alone is larger, so many bytes.
@@ -25,13 +26,17 @@ const PAGE_MESSAGES: usize = 64;
 const PAGE_BYTES: usize = 64 << 10;
 /// Topics looked at for one page: what a turn may spend on it.
 const PAGE_STEPS: usize = 512;
+/// Replays of one session that go on at one sign of progress.
+const CONTINUED_AT_ONCE: usize = 4;
 /// How often expired messages are looked for, and how many are looked at in one turn.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const SWEEP_STEPS: usize = 512;
 
 /// A subscription's retained messages on their way to its session.
 struct Replay {
+    id: u64,
     session: SessionId,
+    filter_id: FilterId,
     filter: Box<str>,
     qos: QoS,
     identifier: u32,
@@ -40,8 +45,6 @@ struct Replay {
     /// The topic that the last page of the present core ended with.
     after: Option<Box<str>>,
     stage: Stage,
-    /// Topics (by hash) whose retained message has come live since the replay was opened.
-    overtaken: HashSet<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +68,8 @@ struct Question {
 
 pub(super) struct Retained {
     tree: RetainedTree,
-    replays: std::collections::HashMap<u64, Replay>,
+    /// By id; a fleet that connects has one open for each client.
+    replays: SegmentedTable<Replay>,
     next_replay: u64,
     ready: VecDeque<u64>,
     /// The front of `ready` waits for room on a ring.
@@ -82,7 +86,7 @@ impl Retained {
     pub(super) fn new() -> Self {
         Self {
             tree: RetainedTree::new(),
-            replays: std::collections::HashMap::new(),
+            replays: SegmentedTable::new(),
             next_replay: 1,
             ready: VecDeque::new(),
             blocked: false,
@@ -119,17 +123,25 @@ impl Retained {
 
     /// The interest of a replay's subscription is confirmed.
     pub(super) fn begin(&mut self, replay: u64) {
-        if let Some(state) = self.replays.get_mut(&replay).filter(|state| state.stage == Stage::Unconfirmed) {
+        if let Some(state) = self.replay(replay).filter(|state| state.stage == Stage::Unconfirmed) {
             state.stage = Stage::Ready;
             self.ready.push_back(replay);
         }
     }
 
-    pub(super) fn close_all(&mut self, replays: &[u64]) {
-        for replay in replays {
-            self.replays.remove(replay);
-        }
+    fn replay(&mut self, id: u64) -> Option<&mut Replay> {
+        self.replays.find_mut(spread(id), |replay| replay.id == id)
     }
+
+    /// A replay that its session has closed.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.replays.remove(spread(id), |replay| replay.id == id);
+    }
+}
+
+/// Replay ids are counted up: spreading them needs no key.
+fn spread(id: u64) -> u64 {
+    id.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 impl Shard {
@@ -167,8 +179,13 @@ impl Shard {
         }
     }
 
-    /// Opens a replay for a subscription just made; `None`: nothing is retained anywhere, so nothing can match.
-    pub(super) fn open_replay(&mut self, session: SessionId, filter: &str, qos: QoS, identifier: u32) -> Option<u64> {
+    /// Opens a replay for a subscription just made, or made again; `None`: nothing is retained anywhere, so nothing can match.
+    pub(super) fn open_replay(
+        &mut self,
+        session: SessionId,
+        (filter_id, filter): (FilterId, &str),
+        (qos, identifier): (QoS, u32),
+    ) -> Option<u64> {
         let hasher = self.hasher;
         let cores: VecDeque<CoreId> = if topic::is_wildcard(filter) {
             (0..self.cores).map(|core| CoreId(core as u8)).collect()
@@ -185,57 +202,64 @@ impl Shard {
         }
         let replay = self.retained.next_replay;
         self.retained.next_replay += 1;
-        let state = Replay {
-            session,
-            filter: filter.into(),
-            qos,
-            identifier,
-            cores,
-            after: None,
-            stage: Stage::Unconfirmed,
-            overtaken: HashSet::new(),
-        };
-        self.retained.replays.insert(replay, state);
-        self.sessions[session.0].replays.get_or_insert_default().push(replay);
+        let stage = Stage::Unconfirmed;
+        let state = Replay { id: replay, session, filter_id, filter: filter.into(), qos, identifier, cores, after: None, stage };
+        self.retained.replays.insert_unique(spread(replay), state, |replay| spread(replay.id));
+        // A subscription made again begins its replay again.
+        if let Some(replaced) = self.sessions[session.0].replays.get_or_insert_default().open(filter_id, replay) {
+            self.retained.forget(replaced);
+        }
         Some(replay)
     }
 
     /// A live retained message reaches a session with open replays.
     pub(super) fn cancel_replay_of(&mut self, session: SessionId, topic: &str) {
         let hash = self.hasher.exact(topic);
-        let Some(replays) = &self.sessions[session.0].replays else { return };
-        for replay in replays.iter() {
-            if let Some(state) = self.retained.replays.get_mut(replay) {
-                state.overtaken.insert(hash);
-            }
+        if let Some(replays) = &mut self.sessions[session.0].replays {
+            replays.overtake(hash, self.retained.next_replay - 1);
         }
     }
 
-    /// Replays of subscriptions that are no more end.
-    pub(super) fn close_replays_without_subscription(&mut self, session: SessionId) {
-        let Some(mut replays) = self.sessions[session.0].replays.take() else { return };
-        replays.retain(|replay| {
-            let Some(state) = self.retained.replays.get(replay) else { return false };
-            let filter = self.subscriptions.find(&self.hasher, &state.filter);
-            let still = filter.is_some_and(|filter| self.sessions[session.0].subscription(false, filter).is_some());
-            if !still {
-                self.retained.replays.remove(replay);
-            }
-            still
-        });
-        if !replays.is_empty() {
-            self.sessions[session.0].replays = Some(replays);
+    /// A subscription is no more, or its replay is done: others of the session's go on.
+    pub(super) fn close_replay(&mut self, session: SessionId, filter: FilterId) {
+        let Some(replays) = &mut self.sessions[session.0].replays else { return };
+        let Some(replay) = replays.close(filter) else { return };
+        let all_closed = replays.is_empty();
+        self.retained.forget(replay);
+        if all_closed {
+            self.sessions[session.0].replays = None;
+        } else {
+            self.continue_replays(session);
         }
     }
 
-    /// A session has sent what it had queued: its replays ask for their next pages.
+    /// A replay whose SUBACK will never be sent.
+    pub(super) fn abandon_replay(&mut self, replay: u64) {
+        if let Some(state) = self.retained.replay(replay) {
+            let (session, filter) = (state.session, state.filter_id);
+            self.close_replay(session, filter);
+        }
+    }
+
+    /// A session has sent what it had queued: some of its replays ask for their next pages. Others follow when those are done, or when
+    /// what they brought is sent.
     pub(super) fn continue_replays(&mut self, session: SessionId) {
-        let Some(replays) = &self.sessions[session.0].replays else { return };
-        for replay in replays.iter() {
-            if let Some(state) = self.retained.replays.get_mut(replay).filter(|state| state.stage == Stage::Paced) {
+        for _ in 0..CONTINUED_AT_ONCE {
+            let Some(replay) = self.sessions[session.0].replays.as_mut().and_then(|replays| replays.take_paced()) else { return };
+            if let Some(state) = self.retained.replay(replay) {
                 state.stage = Stage::Ready;
-                self.retained.ready.push_back(*replay);
+                self.retained.ready.push_back(replay);
             }
+        }
+    }
+
+    /// A replay waits for its session.
+    fn pace(&mut self, replay: u64) {
+        let Some(state) = self.retained.replay(replay) else { return };
+        state.stage = Stage::Paced;
+        let session = state.session;
+        if let Some(replays) = &mut self.sessions[session.0].replays {
+            replays.pace(replay);
         }
     }
 
@@ -266,7 +290,7 @@ impl Shard {
 
     /// Asks for a replay's next page; `false`: there is no room to ask.
     fn ask_for_page(&mut self, replay: u64) -> bool {
-        let Some(state) = self.retained.replays.get_mut(&replay) else { return true };
+        let Some(state) = self.retained.replay(replay) else { return true };
         let session = &self.sessions[state.session.0];
         let ready = session.connection.is_some_and(|slot| {
             let connection = &self.connections[slot];
@@ -274,11 +298,11 @@ impl Shard {
         });
         let queued = session.outbound.as_ref().is_some_and(|outbound| outbound.queued() > 0);
         if !ready || queued {
-            state.stage = Stage::Paced;
             // Its outbox or its window will have it go on; an outbox that is merely half full must say so.
             if let Some(slot) = session.connection.filter(|_| !queued) {
                 self.connections[slot].congested = true;
             }
+            self.pace(replay);
             return true;
         }
         let Some(&core) = state.cores.front() else { return true };
@@ -293,7 +317,7 @@ impl Shard {
         if !may_ask || !self.may_push(core, 1, message.bytes()) {
             return false;
         }
-        if let Some(state) = self.retained.replays.get_mut(&replay) {
+        if let Some(state) = self.retained.replay(replay) {
             state.stage = Stage::Asked;
         }
         self.peer(core).on_asked();
@@ -334,21 +358,23 @@ impl Shard {
     }
 
     pub(super) fn on_retained_page(&mut self, page: RetainedPage, now: Time) {
-        let Some(state) = self.retained.replays.get_mut(&page.replay) else { return };
+        let Some(state) = self.retained.replay(page.replay) else { return };
         let session = state.session;
         if self.sessions[session.0].connection.is_none() {
             // The client has gone meanwhile; the page is asked for again when it is back.
-            state.stage = Stage::Paced;
+            self.pace(page.replay);
             return;
         }
         state.after = page.more_after;
         if state.after.is_none() {
             state.cores.pop_front();
         }
-        let (qos, identifier) = (state.qos, [state.identifier]);
+        let (qos, identifier, filter) = (state.qos, [state.identifier], state.filter_id);
         let done = state.cores.is_empty();
         let hasher = self.hasher;
-        let overtaken = |topic: &str| !state.overtaken.is_empty() && state.overtaken.contains(&hasher.exact(topic));
+        let replays = self.sessions[session.0].replays.as_deref();
+        let replays = replays.filter(|replays| replays.any_overtaken());
+        let overtaken = |topic: &str| replays.is_some_and(|replays| replays.is_overtaken(hasher.exact(topic), page.replay));
         let messages: Vec<Message> = page.messages.into_iter().filter(|message| !overtaken(message.topic())).collect();
         for message in messages {
             let mut routed = Routed::new(message.as_ref(), Some(message.clone()), self.take_frames());
@@ -358,14 +384,8 @@ impl Shard {
             self.scratch = Some(routed.into_frames());
         }
         if done {
-            self.retained.replays.remove(&page.replay);
-            if let Some(replays) = &mut self.sessions[session.0].replays {
-                replays.retain(|replay| *replay != page.replay);
-                if replays.is_empty() {
-                    self.sessions[session.0].replays = None;
-                }
-            }
-        } else if let Some(state) = self.retained.replays.get_mut(&page.replay) {
+            self.close_replay(session, filter);
+        } else if let Some(state) = self.retained.replay(page.replay) {
             state.stage = Stage::Ready;
             self.retained.ready.push_back(page.replay);
         }

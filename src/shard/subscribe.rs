@@ -1,9 +1,10 @@
 //! SUBSCRIBE and UNSUBSCRIBE (sections 3.8 and 3.10).
 
 use super::Shard;
-use super::connection::Wait;
+use super::connection::{Verdict, Wait};
 use super::receive::Flow;
 use crate::ids::{ConnectionId, SessionId};
+use crate::limits::Limits;
 use crate::session::Subscription;
 use crate::time::Time;
 use crate::topic::{Filter, InterestKey};
@@ -11,13 +12,60 @@ use crate::wire::{Packet, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, Su
 use smallvec::SmallVec;
 
 /// Filters of one SUBSCRIBE or UNSUBSCRIBE that are acted on; the rest is refused (0x97, Quota exceeded; in an UNSUBACK, which does not
-/// have it, 0x83), so that one packet never holds the shard for long.
+/// have it, 0x83).
 pub const FILTERS_PER_PACKET_MAX: usize = 4096;
+/// A packet of so few filters is acted on at once, whatever the turn has done before.
+const AT_ONCE: usize = 8;
 
 /// What a filter's announcement counts against the rings at most, beyond its text.
 const ANNOUNCEMENT_BYTES: u64 = 64;
 
+/// Filters that one turn acts on, in packets of more than [`AT_ONCE`]: such a packet waits at the front of its connection and goes on in
+/// the next turn, so that it never holds the shard for long.
+pub(super) fn filters_per_turn(limits: &Limits) -> usize {
+    (limits.turn_budget as usize / 4).max(1)
+}
+
+/// A SUBSCRIBE or UNSUBSCRIBE that is acted on over several turns: how far it has come.
+pub(super) struct Partial {
+    verdict: Verdict,
+    /// Filters it has come past.
+    done: usize,
+    reasons: SmallVec<[u8; 8]>,
+    replays: SmallVec<[u64; 1]>,
+}
+
+impl Partial {
+    fn new(verdict: Verdict) -> Self {
+        Self { verdict, done: 0, reasons: SmallVec::new(), replays: SmallVec::new() }
+    }
+}
+
 impl Shard {
+    /// How many filters of a packet are acted on now.
+    fn filters_now(&mut self, partial: &Partial, filters: usize) -> usize {
+        if filters <= AT_ONCE {
+            return filters;
+        }
+        let now = self.filters_left.min(filters - partial.done);
+        self.filters_left -= now;
+        now
+    }
+
+    /// The packet waits; how far it has come is kept.
+    fn park_partial(&mut self, id: ConnectionId, partial: Partial, wait: Wait) -> Flow {
+        self.parking.partial.insert(id, partial);
+        Flow::Park(wait)
+    }
+
+    /// The connection has ended: what it began is not finished.
+    pub(super) fn drop_partial(&mut self, id: ConnectionId) {
+        let Some(partial) = self.parking.partial.remove(&id) else { return };
+        for replay in partial.replays {
+            self.abandon_replay(replay);
+        }
+    }
+
     pub(super) fn on_subscribe(&mut self, id: ConnectionId, subscribe: &Subscribe<'_>, now: Time) -> Flow {
         let Some(session) = self.connections[id.slot].session else { return Flow::Gone };
         if subscribe.filters.iter().any(|(text, options)| options.no_local && text.starts_with("$share/")) {
@@ -26,28 +74,36 @@ impl Shard {
             self.refuse(id, WireError { reason: ReasonCode::PROTOCOL_ERROR, what }, now);
             return Flow::Gone;
         }
-        let verdict = match self.ask(id, now) {
-            None => return Flow::Park(Wait::Decision),
-            Some(verdict) => verdict,
+        let mut partial = match self.parking.partial.remove(&id) {
+            Some(partial) => partial,
+            None => match self.ask(id, now) {
+                None => return Flow::Park(Wait::Decision),
+                Some(verdict) => Partial::new(verdict),
+            },
         };
-        if let Err(wait) = self.room_to_announce(subscribe.filters.iter().map(|(text, _)| text)) {
-            return Flow::Park(wait);
+        let filters = subscribe.filters.iter().count();
+        let count = self.filters_now(&partial, filters);
+        let these = || subscribe.filters.iter().enumerate().skip(partial.done).take(count);
+        if let Err(wait) = self.room_to_announce(these().map(|(_, (text, _))| text)) {
+            return self.park_partial(id, partial, wait);
         }
-        let mut reasons = SmallVec::new();
-        let mut replays = SmallVec::new();
         let mut changes = Vec::new();
         let identifier = subscribe.subscription_identifier.unwrap_or(0);
-        for (position, (text, options)) in subscribe.filters.iter().enumerate() {
-            let reason = match verdict {
+        for (position, (text, options)) in these() {
+            let reason = match partial.verdict {
                 Err(reason) => reason,
                 Ok(()) if position >= FILTERS_PER_PACKET_MAX => self.refuse_quota(),
-                Ok(()) => self.subscribe(session, text, identifier, options, &mut changes, &mut replays),
+                Ok(()) => self.subscribe(session, text, identifier, options, &mut changes, &mut partial.replays),
             };
-            reasons.push(reason.0);
+            partial.reasons.push(reason.0);
         }
+        partial.done += count;
         self.announce(changes);
         self.announce_groups();
-        self.confirm_then(id, subscribe.packet_id, reasons, replays, now);
+        if partial.done < filters {
+            return self.park_partial(id, partial, Wait::Nothing);
+        }
+        self.confirm_then(id, subscribe.packet_id, partial.reasons, partial.replays, now);
         Flow::Next
     }
 
@@ -57,7 +113,7 @@ impl Shard {
             return Ok(());
         }
         let (mut messages, mut bytes) = (1, 0);
-        for text in filters.take(FILTERS_PER_PACKET_MAX) {
+        for text in filters {
             messages += u64::from(text.starts_with("$share/"));
             bytes += text.len() as u64 + ANNOUNCEMENT_BYTES;
         }
@@ -114,7 +170,7 @@ impl Shard {
         // Retained messages are not sent for shared subscriptions (section 3.3.1.3).
         if replay
             && !shared
-            && let Some(replay) = self.open_replay(session, filter.filter, options.qos, identifier)
+            && let Some(replay) = self.open_replay(session, (id, filter.filter), (options.qos, identifier))
         {
             replays.push(replay);
         }
@@ -141,12 +197,15 @@ impl Shard {
             self.refuse(id, WireError { reason: ReasonCode::QUOTA_EXCEEDED, what }, now);
             return Flow::Gone;
         }
-        if let Err(wait) = self.room_to_announce(unsubscribe.filters.iter()) {
-            return Flow::Park(wait);
+        let mut partial = self.parking.partial.remove(&id).unwrap_or_else(|| Partial::new(Ok(())));
+        let filters = unsubscribe.filters.iter().count();
+        let count = self.filters_now(&partial, filters);
+        let these = || unsubscribe.filters.iter().enumerate().skip(partial.done).take(count);
+        if let Err(wait) = self.room_to_announce(these().map(|(_, text)| text)) {
+            return self.park_partial(id, partial, wait);
         }
-        let mut reasons: SmallVec<[u8; 8]> = SmallVec::new();
         let mut changes = Vec::new();
-        for (position, text) in unsubscribe.filters.iter().enumerate() {
+        for (position, text) in these() {
             let reason = if position >= FILTERS_PER_PACKET_MAX {
                 // Quota exceeded is no reason of an UNSUBACK [MQTT-3.11.3-2].
                 ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR
@@ -157,16 +216,23 @@ impl Shard {
                         None => ReasonCode::NO_SUBSCRIPTION_EXISTED,
                         Some(subscription) => {
                             self.sessions[session.0].unsubscribe(subscription.shared, subscription.filter);
+                            if !subscription.shared {
+                                self.close_replay(session, subscription.filter);
+                            }
                             changes.extend(self.drop_subscription(session, subscription));
                             ReasonCode::SUCCESS
                         }
                     },
                 }
             };
-            reasons.push(reason.0);
+            partial.reasons.push(reason.0);
         }
+        partial.done += count;
         self.announce(changes);
-        self.close_replays_without_subscription(session);
+        if partial.done < filters {
+            return self.park_partial(id, partial, Wait::Nothing);
+        }
+        let reasons = partial.reasons;
         let unsuback = SubAck { packet_id: unsubscribe.packet_id, reasons: &reasons, ..SubAck::default() };
         if !self.send_if_it_fits(id.slot, &Packet::Unsuback(unsuback)) {
             let what = "its UNSUBACK is larger than the client's Maximum Packet Size";

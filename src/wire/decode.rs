@@ -57,6 +57,11 @@ fn other<'a>(frame: &Frame<'a>, version: Version) -> Result<Packet<'a>, WireErro
 }
 
 const BAD_FLAGS: WireError = WireError::malformed("flags of the fixed header are not those of the packet type");
+/// Filters that one SUBSCRIBE or UNSUBSCRIBE is read with, at most, and properties that one packet is: in a packet of 1 MiB there is room
+/// for so many that reading them would hold a shard for milliseconds.
+const FILTERS_MAX: usize = 16_384;
+const TOO_MANY_FILTERS: WireError =
+    WireError { reason: ReasonCode::QUOTA_EXCEEDED, what: "more topic filters than one packet may carry" };
 const BAD_REASON: WireError = WireError::protocol_error("reason code is not one of this packet's");
 
 /// MQTT 5.0 demands the shortest form of the remaining length `[MQTT-1.5.5-1]`; the older versions do not.
@@ -256,7 +261,8 @@ fn connack<'a>(reader: &mut Reader<'a>, version: Version) -> Result<Connack<'a>,
         Version::V5 => reason(reader, PacketKind::Connack)?,
         _ => ReasonCode::from_connack_return_code(reader.byte()?).ok_or(BAD_REASON)?,
     };
-    let session_present = flags == 1;
+    // In 3.1 the byte says nothing.
+    let session_present = flags == 1 && version != Version::V3_1;
     if session_present && reason != ReasonCode::SUCCESS {
         return Err(WireError::protocol_error("session present in a refusal")); // [MQTT-3.2.2-6]
     }
@@ -319,7 +325,12 @@ fn subscribe<'a>(reader: &mut Reader<'a>, version: Version) -> Result<Subscribe<
         return Err(WireError::protocol_error("SUBSCRIBE has no topic filter")); // [MQTT-3.8.3-2]
     }
     let filters = SubscribeFilters(reader.rest());
+    let mut count = 0;
     while !reader.is_empty() {
+        count += 1;
+        if count > FILTERS_MAX {
+            return Err(TOO_MANY_FILTERS);
+        }
         let filter = reader.string()?;
         let options = SubscriptionOptions::from_byte(reader.byte()?, version)?;
         if options.no_local && filter.starts_with("$share/") {
@@ -340,7 +351,12 @@ fn unsubscribe<'a>(reader: &mut Reader<'a>, version: Version) -> Result<Unsubscr
         return Err(WireError::protocol_error("UNSUBSCRIBE has no topic filter")); // [MQTT-3.10.3-2]
     }
     let filters = UnsubscribeFilters(reader.rest());
+    let mut count = 0;
     while !reader.is_empty() {
+        count += 1;
+        if count > FILTERS_MAX {
+            return Err(TOO_MANY_FILTERS);
+        }
         reader.string()?;
     }
     Ok(Unsubscribe { packet_id, properties, filters })

@@ -130,6 +130,9 @@ const SUBSCRIPTION_IDENTIFIER: u8 = 0x0B;
 const USER_PROPERTY: u8 = 0x26;
 
 const NOT_HERE: WireError = WireError::malformed("property is unknown or not allowed in this packet");
+/// Properties of one packet; see `FILTERS_MAX` in `decode`.
+const PROPERTIES_MAX: usize = 8_192;
+const TOO_MANY: WireError = WireError { reason: ReasonCode::QUOTA_EXCEEDED, what: "more properties than one packet may carry" };
 const TWICE: WireError = WireError::protocol_error("property is included more than once");
 const PAST_LENGTH: WireError = WireError::malformed("property length is beyond the packet");
 const ZERO_ALIAS: WireError = WireError { reason: ReasonCode::TOPIC_ALIAS_INVALID, what: "topic alias is 0" };
@@ -301,7 +304,12 @@ impl<'a> Properties<'a> {
         let repeatable = if kind == PacketKind::Publish { REPEATABLE_IN_PUBLISH } else { REPEATABLE };
         let mut seen = Ids(0);
         let mut reader = Reader::new(raw);
+        let mut count = 0;
         while !reader.is_empty() {
+            count += 1;
+            if count > PROPERTIES_MAX {
+                return Err(TOO_MANY);
+            }
             let id = reader.byte()?;
             if !allowed.contains(id) {
                 return Err(NOT_HERE);
