@@ -26,6 +26,10 @@ pub struct Session {
     pub connection: Option<u32>,
     /// Changes when the slot is used for another session, so that a late timer is recognised.
     pub incarnation: u32,
+    /// The number of its entry in the timing wheel that counts; every other one is out of date.
+    pub timer: u32,
+    /// That entry comes out at this time or earlier; [`Time::NEVER`]: there is none.
+    pub watched: Time,
     /// Seconds the session outlives its connection; `u32::MAX`: for ever.
     pub expiry_interval_s: u32,
     /// While offline: when it ends.
@@ -98,6 +102,8 @@ impl Session {
             client_id,
             connection: None,
             incarnation,
+            timer: 0,
+            watched: Time::NEVER,
             expiry_interval_s: 0,
             expires_at: Time::NEVER,
             phase: Phase::Alive,

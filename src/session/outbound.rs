@@ -169,6 +169,13 @@ impl Outbound {
         Some(delivery)
     }
 
+    /// Passes what is done already where the window is sent again. After it, `resend` is never at a hole.
+    fn pass_holes(&mut self) {
+        while let Some(InFlight::Done) = self.window.get(self.resend) {
+            self.resend += 1;
+        }
+    }
+
     /// A new connection: what is in flight will be sent again, in order.
     pub fn on_connected(&mut self) {
         self.resend = 0;
@@ -178,9 +185,6 @@ impl Outbound {
     /// The next packet that `quota` (the client's Receive Maximum, or the broker's own bound) lets through; it counts as sent.
     /// First the window's own, again; then the queue's front, which gets its packet id now.
     pub fn next_to_send(&mut self, quota: u16) -> Option<Send<'_>> {
-        while let Some(InFlight::Done) = self.window.get(self.resend) {
-            self.resend += 1;
-        }
         if self.outstanding >= usize::from(quota) {
             return None;
         }
@@ -196,10 +200,11 @@ impl Outbound {
         let packet_id = id_after(self.first_id, position);
         self.resend += 1;
         self.outstanding += 1;
+        self.pass_holes();
         match &self.window[position] {
             InFlight::Publish(delivery) => Some(Send::Publish { packet_id, dup, delivery }),
             InFlight::Released => Some(Send::Pubrel { packet_id }),
-            InFlight::Done => unreachable!("holes were passed above"),
+            InFlight::Done => unreachable!("holes have been passed"),
         }
     }
 
@@ -228,6 +233,7 @@ impl Outbound {
             self.first_id = id_after(self.first_id, 1);
             self.resend = self.resend.saturating_sub(1);
         }
+        self.pass_holes();
         if self.window.is_empty() && self.queue.is_empty() {
             self.window.shrink_to(8);
             self.queue.shrink_to(8);
@@ -358,6 +364,17 @@ mod tests {
         assert_eq!(next(&mut outbound, 5), None);
         assert_eq!((outbound.on_puback(1), outbound.outstanding()), (Acknowledged::Yes, 0));
         assert!(outbound.is_empty());
+    }
+
+    #[test]
+    fn a_message_does_not_wait_behind_what_is_done_already() {
+        let mut outbound = Outbound::default();
+        outbound.send_now(delivery("a", QoS::AtLeastOnce));
+        outbound.send_now(delivery("b", QoS::AtLeastOnce));
+        outbound.on_connected();
+        assert_eq!(outbound.on_puback(2), Acknowledged::Yes);
+        assert_eq!(next(&mut outbound, 5), Some((1, true, "a".into())));
+        assert!(outbound.may_send_now(5));
     }
 
     #[test]

@@ -99,7 +99,10 @@ mod tests {
     #[test]
     fn a_subscription_has_one_replay_and_a_closed_one_does_not_go_on() {
         let mut replays = Replays::default();
-        assert_eq!((replays.open(FilterId(5), 1), replays.open(FilterId(6), 2), replays.open(FilterId(7), 3)), (None, None, None));
+        assert_eq!(
+            (replays.open(FilterId(5), 1), replays.open(FilterId(6), 2), replays.open(FilterId(7), 3)),
+            (None, None, None)
+        );
         (1..=3).for_each(|replay| replays.pace(replay));
         assert_eq!(replays.open(FilterId(5), 4), Some(1));
         assert_eq!((replays.close(FilterId(6)), replays.close(FilterId(6))), (Some(2), None));

@@ -58,15 +58,20 @@ impl Shard {
     }
 
     fn watch_session(&mut self, session: SessionId) {
-        let state = &self.sessions[session.0];
+        let state = &mut self.sessions[session.0];
         let due = state.will.as_ref().map_or(Time::NEVER, |will| will.due).min(state.expires_at);
-        if due < Time::NEVER {
-            self.wheel.add(Timer::new(TimerKind::Session, session.0, state.incarnation), due);
+        // An entry that comes out earlier will do: a client that comes and goes does not leave one each time.
+        if due < state.watched {
+            state.timer = self.next_timer;
+            state.watched = due;
+            self.wheel.add(Timer::new(TimerKind::Session, session.0, self.next_timer), due);
+            self.next_timer = self.next_timer.wrapping_add(1);
         }
     }
 
     pub(super) fn on_session_timer(&mut self, timer: Timer, now: Time) {
-        let Some(state) = self.sessions.get(timer.slot).filter(|state| timer.is_for(state.incarnation)) else { return };
+        let Some(state) = self.sessions.get_mut(timer.slot).filter(|state| timer.is_for(state.timer)) else { return };
+        state.watched = Time::NEVER;
         if state.is_online() || state.phase != Phase::Alive {
             return;
         }

@@ -9,7 +9,8 @@ use crate::time::Time;
 use crate::topic::{self, TopicKey};
 use crate::wire::QoS;
 use smallvec::SmallVec;
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A message to so few subscribers is served at once, whatever the turn has done before: it costs what its own packet costs.
 const AT_ONCE: usize = 64;
@@ -33,7 +34,12 @@ struct Fanout {
     filters: Filters,
     cursor: Cursor,
     publisher: Option<SessionId>,
+    served: Served,
 }
+
+/// Sessions that a fan-out of several turns has served and may come upon again through another filter. Where they subscribe changes
+/// between turns, so only what was done tells. `None`: the fan-out is done in one go or has one filter.
+type Served = Option<HashSet<SessionId>>;
 
 /// Fan-outs that go on in later turns, by topic: one topic's in their order, topics in turn.
 #[derive(Default)]
@@ -104,17 +110,19 @@ impl Shard {
             return false;
         }
         let mut cursor = Cursor::default();
+        let mut served = (filters.len() > 1).then(HashSet::new);
         if !self.fanouts.is_busy(key.exact()) {
             let subscribers: usize = filters.iter().map(|&filter| self.subscriptions.slots(filter) as usize).sum();
             if subscribers <= AT_ONCE {
                 self.budget = self.budget.max(AT_ONCE);
+                served = None;
             }
-            if self.serve(routed, &filters, &mut cursor, publisher, now) {
+            if self.serve(routed, &filters, &mut cursor, &mut served, publisher, now) {
                 return true;
             }
         }
         self.counters.fanouts_continued += 1;
-        self.fanouts.push(key.exact(), Fanout { message: routed.owned(), filters, cursor, publisher });
+        self.fanouts.push(key.exact(), Fanout { message: routed.owned(), filters, cursor, publisher, served });
         true
     }
 
@@ -124,6 +132,7 @@ impl Shard {
         routed: &mut Routed<'_>,
         filters: &Filters,
         cursor: &mut Cursor,
+        served: &mut Served,
         publisher: Option<SessionId>,
         now: Time,
     ) -> bool {
@@ -136,7 +145,7 @@ impl Shard {
                 let session = self.subscriptions.subscriber_at(filter, cursor.slot);
                 cursor.slot += 1;
                 if let Some(session) = session {
-                    self.deliver_once(routed, filters, cursor.filter, session, publisher, now);
+                    self.deliver_once(routed, filters, cursor.filter, served, session, publisher, now);
                 }
             }
             *cursor = Cursor { filter: cursor.filter + 1, slot: 0 };
@@ -146,11 +155,13 @@ impl Shard {
 
     /// Delivers to a session found through one of the matching filters. A session that several of them lead to gets the message once,
     /// at the first of them, with the highest QoS and all identifiers (section 3.3.4).
+    #[expect(clippy::too_many_arguments, reason = "a fan-out's parts, borrowed one by one")]
     fn deliver_once(
         &mut self,
         routed: &mut Routed<'_>,
         filters: &Filters,
         found_by: usize,
+        served: &mut Served,
         session: SessionId,
         publisher: Option<SessionId>,
         now: Time,
@@ -170,7 +181,7 @@ impl Shard {
                 continue;
             }
             let first = *first.get_or_insert(position);
-            if first < found_by {
+            if first < found_by && served.is_none() {
                 return;
             }
             qos = qos.max(options.qos);
@@ -179,7 +190,11 @@ impl Shard {
                 identifiers.push(subscription.identifier);
             }
         }
-        if first != Some(found_by) {
+        let passed_over = match served {
+            None => first != Some(found_by),
+            Some(served) => first.is_none() || (state.subscriptions.len() > 1 && !served.insert(session)),
+        };
+        if passed_over {
             return;
         }
         if routed.message.retain && state.replays.is_some() {
@@ -201,15 +216,22 @@ impl Shard {
         }
         while self.budget > 0 {
             let Some((topic, mut fanout)) = self.fanouts.take() else { break };
-            // A filter may have gone and its id be in use for another.
-            if let Some(&filter) = fanout.filters.get(fanout.cursor.filter)
-                && !self.subscriptions.text(filter).is_some_and(|text| topic::matches(text, fanout.message.topic()))
-            {
-                fanout.cursor = Cursor { filter: fanout.cursor.filter + 1, slot: 0 };
-            }
             let message = fanout.message.clone();
+            // A filter may have gone and its id be in use for another.
+            let cursor = &mut fanout.cursor;
+            let mut position = 0;
+            fanout.filters.retain(|filter| {
+                let matches = self.subscriptions.text(*filter).is_some_and(|text| topic::matches(text, message.topic()));
+                match position.cmp(&cursor.filter) {
+                    _ if matches => position += 1,
+                    Ordering::Less => cursor.filter -= 1,
+                    Ordering::Equal => cursor.slot = 0,
+                    Ordering::Greater => {}
+                }
+                matches
+            });
             let mut routed = Routed::new(message.as_ref(), Some(message.clone()), self.take_frames());
-            let done = self.serve(&mut routed, &fanout.filters, &mut fanout.cursor, fanout.publisher, now);
+            let done = self.serve(&mut routed, &fanout.filters, &mut fanout.cursor, &mut fanout.served, fanout.publisher, now);
             self.scratch = Some(routed.into_frames());
             if done {
                 self.fanouts.done(topic);

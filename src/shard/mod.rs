@@ -85,6 +85,8 @@ pub struct Shard {
 
     sessions: SegmentedSlab<Session>,
     next_incarnation: u32,
+    /// Numbers entries of sessions in the timing wheel.
+    next_timer: u32,
     /// Client id → session, for sessions that are alive.
     clients: SegmentedTable<SessionId>,
     online: usize,
@@ -164,6 +166,7 @@ impl Shard {
             pool: OutboxPool::default(),
             sessions: SegmentedSlab::new(),
             next_incarnation: 1,
+            next_timer: 1,
             clients: SegmentedTable::new(),
             online: 0,
             ending: VecDeque::new(),

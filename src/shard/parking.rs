@@ -9,11 +9,11 @@ use super::Shard;
 use super::connection::{Parked, State, Verdict, Wait};
 use super::events::Event;
 use super::receive::Flow;
+use super::subscribe::Partial;
 use super::timers::{Timer, TimerKind};
 use crate::ids::{ConnectionId, CoreId};
 use crate::time::Time;
 use crate::wire;
-use super::subscribe::Partial;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 

@@ -32,7 +32,8 @@ const CONTINUED_AT_ONCE: usize = 4;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const SWEEP_STEPS: usize = 512;
 
-/// A subscription's retained messages on their way to its session.
+/// A subscription's retained messages on their way to its session. It is in one place at a time: its subscription awaits
+/// confirmation, it stands in line (`ready`), a question of it is on its way, or it waits for its session (paced).
 struct Replay {
     id: u64,
     session: SessionId,
@@ -44,18 +45,6 @@ struct Replay {
     cores: VecDeque<CoreId>,
     /// The topic that the last page of the present core ended with.
     after: Option<Box<str>>,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// The interest of its subscription is not confirmed yet.
-    Unconfirmed,
-    /// It stands in line to ask for a page.
-    Ready,
-    Asked,
-    /// The session has messages queued, or its client is away.
-    Paced,
 }
 
 /// An ask that is answered when everything in the rings at its arrival has been taken.
@@ -69,7 +58,7 @@ struct Question {
 pub(super) struct Retained {
     tree: RetainedTree,
     /// By id; a fleet that connects has one open for each client.
-    replays: SegmentedTable<Replay>,
+    replays: SegmentedTable<Box<Replay>>,
     next_replay: u64,
     ready: VecDeque<u64>,
     /// The front of `ready` waits for room on a ring.
@@ -121,16 +110,14 @@ impl Retained {
         self.next_sweep
     }
 
-    /// The interest of a replay's subscription is confirmed.
+    /// The interest of a replay's subscription is confirmed. There may be thousands for one SUBACK, so whether it is still open is seen
+    /// in its turn.
     pub(super) fn begin(&mut self, replay: u64) {
-        if let Some(state) = self.replay(replay).filter(|state| state.stage == Stage::Unconfirmed) {
-            state.stage = Stage::Ready;
-            self.ready.push_back(replay);
-        }
+        self.ready.push_back(replay);
     }
 
     fn replay(&mut self, id: u64) -> Option<&mut Replay> {
-        self.replays.find_mut(spread(id), |replay| replay.id == id)
+        self.replays.find_mut(spread(id), |replay| replay.id == id).map(|replay| &mut **replay)
     }
 
     /// A replay that its session has closed.
@@ -139,9 +126,10 @@ impl Retained {
     }
 }
 
-/// Replay ids are counted up: spreading them needs no key.
+/// Replay ids are the broker's own numbers: spreading them needs no key. It must not spread them too evenly, though, or all segments of
+/// the table would be full, and split, in the same turn.
 fn spread(id: u64) -> u64 {
-    id.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    topic::hash::mix(id)
 }
 
 impl Shard {
@@ -202,9 +190,8 @@ impl Shard {
         }
         let replay = self.retained.next_replay;
         self.retained.next_replay += 1;
-        let stage = Stage::Unconfirmed;
-        let state = Replay { id: replay, session, filter_id, filter: filter.into(), qos, identifier, cores, after: None, stage };
-        self.retained.replays.insert_unique(spread(replay), state, |replay| spread(replay.id));
+        let state = Replay { id: replay, session, filter_id, filter: filter.into(), qos, identifier, cores, after: None };
+        self.retained.replays.insert_unique(spread(replay), Box::new(state), |replay| spread(replay.id));
         // A subscription made again begins its replay again.
         if let Some(replaced) = self.sessions[session.0].replays.get_or_insert_default().open(filter_id, replay) {
             self.retained.forget(replaced);
@@ -246,17 +233,13 @@ impl Shard {
     pub(super) fn continue_replays(&mut self, session: SessionId) {
         for _ in 0..CONTINUED_AT_ONCE {
             let Some(replay) = self.sessions[session.0].replays.as_mut().and_then(|replays| replays.take_paced()) else { return };
-            if let Some(state) = self.retained.replay(replay) {
-                state.stage = Stage::Ready;
-                self.retained.ready.push_back(replay);
-            }
+            self.retained.ready.push_back(replay);
         }
     }
 
     /// A replay waits for its session.
     fn pace(&mut self, replay: u64) {
         let Some(state) = self.retained.replay(replay) else { return };
-        state.stage = Stage::Paced;
         let session = state.session;
         if let Some(replays) = &mut self.sessions[session.0].replays {
             replays.pace(replay);
@@ -308,7 +291,6 @@ impl Shard {
         let Some(&core) = state.cores.front() else { return true };
         let ask = RetainedAsk { replay, filter: state.filter.clone(), after: state.after.clone() };
         if core == self.core {
-            state.stage = Stage::Asked;
             self.on_retained_ask(core, ask);
             return true;
         }
@@ -316,9 +298,6 @@ impl Shard {
         let may_ask = self.peers[core.index()].as_ref().is_some_and(|peer| peer.may_ask());
         if !may_ask || !self.may_push(core, 1, message.bytes()) {
             return false;
-        }
-        if let Some(state) = self.retained.replay(replay) {
-            state.stage = Stage::Asked;
         }
         self.peer(core).on_asked();
         self.push(core, message);
@@ -385,8 +364,7 @@ impl Shard {
         }
         if done {
             self.close_replay(session, filter);
-        } else if let Some(state) = self.retained.replay(page.replay) {
-            state.stage = Stage::Ready;
+        } else {
             self.retained.ready.push_back(page.replay);
         }
     }

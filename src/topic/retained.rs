@@ -330,7 +330,7 @@ mod tests {
             for _ in 0..20 {
                 let filter = random.filter(levels_max);
                 let mut expected: Vec<&String> = topics.iter().filter(|topic| matches(&filter, topic)).collect();
-                expected.sort_unstable_by(|one, two| compare(one, two));
+                expected.sort_unstable_by(|one, two| compare(one.as_bytes(), two.as_bytes()));
                 for steps_max in [1, 2, 3, 7, 1_000] {
                     let found = walk(&tree, &filter, steps_max);
                     assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{filter}, {steps_max} steps, round {round}");

@@ -47,11 +47,11 @@ fn a_silent_client_is_closed_after_one_and_a_half_times_its_keep_alive_and_not_b
 #[test]
 fn any_packet_keeps_a_client_alive_and_without_a_keep_alive_none_is_needed() {
     let broker = SHARED.broker();
-    let (mut publishing, _) = broker.connect(&Connect::new(Version::V311, "alive-publishing").keep_alive_s(1));
-    let (mut pinging, _) = broker.connect(&Connect::new(Version::V5, "alive-pinging").keep_alive_s(1));
+    let (mut publishing, _) = broker.connect(&Connect::new(Version::V311, "alive-publishing").keep_alive_s(2));
+    let (mut pinging, _) = broker.connect(&Connect::new(Version::V5, "alive-pinging").keep_alive_s(2));
     let (mut silent, _) = broker.connect(&Connect::new(Version::V5, "alive-silent").keep_alive_s(0));
     for _ in 0..8 {
-        std::thread::sleep(Duration::from_millis(400));
+        std::thread::sleep(Duration::from_millis(500));
         publishing.send(&Publish::new("alive", "x").encode(Version::V311));
         pinging.ping();
     }

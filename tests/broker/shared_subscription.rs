@@ -3,8 +3,8 @@
 use crate::harness::{
     Client, Connect, Kind, Publish, Version, acknowledge, acknowledge_with, property, subscribe_with, unsubscribe,
 };
-use crate::{QUIET, Shared};
-use std::time::Duration;
+use crate::{PATIENCE, QUIET, Shared};
+use std::time::{Duration, Instant};
 
 static SHARED: Shared = Shared::new("");
 
@@ -50,20 +50,24 @@ fn a_message_goes_to_one_member_of_each_group_at_its_qos() {
         assert_eq!(plain.expect_publish().payload, [index as u8]);
     }
     let mut seen = [vec![0; MESSAGES], vec![0; MESSAGES]];
-    for (index, member) in members.iter_mut().enumerate() {
-        let mut count = 0;
-        while let Some(Some(packet)) = member.packet_within(QUIET) {
+    let mut counts = [0; 8];
+    let deadline = Instant::now() + PATIENCE;
+    while counts.iter().sum::<usize>() < 2 * MESSAGES {
+        assert!(Instant::now() < deadline, "{seen:?}");
+        for (index, member) in members.iter_mut().enumerate() {
+            let Some(packet) = member.poll_packet() else { continue };
             let publish = packet.publish(Version::V5);
             seen[index % 2][usize::from(publish.payload[0])] += 1;
-            count += 1;
+            counts[index] += 1;
             assert_eq!(publish.qos, (index / 2 % 3).min(1) as u8);
             assert_eq!(publish.properties, [0x0B, index as u8 + 1]);
             if publish.qos == 1 {
                 member.send(&acknowledge(Kind::Puback, publish.id));
             }
         }
-        assert!(count > 0, "member {index} has its share");
     }
+    assert!(counts.iter().all(|count| *count > 0), "each member has its share: {counts:?}");
+    members.iter_mut().for_each(|member| member.expect_nothing(QUIET / 8));
     assert!(seen.iter().flatten().all(|count| *count == 1), "{seen:?}");
 }
 
@@ -93,16 +97,16 @@ fn a_message_that_a_member_refused_is_not_offered_to_another() {
         .collect();
     for qos in [1, 2] {
         publisher.publish("shared/refused", "x", qos);
-        let mut receivers = 0;
-        for member in &mut members {
-            if let Some(Some(packet)) = member.packet_within(QUIET) {
-                receivers += 1;
-                let kind = if qos == 1 { Kind::Puback } else { Kind::Pubrec };
-                member.send(&acknowledge_with(kind, packet.publish(Version::V5).id, 0x80));
-                member.ping();
+        let deadline = Instant::now() + PATIENCE;
+        let (member, packet) = loop {
+            assert!(Instant::now() < deadline, "nobody got it");
+            if let Some(found) = members.iter_mut().find_map(|member| member.poll_packet().map(|packet| (member, packet))) {
+                break found;
             }
-        }
-        assert_eq!(receivers, 1);
+        };
+        let kind = if qos == 1 { Kind::Puback } else { Kind::Pubrec };
+        member.send(&acknowledge_with(kind, packet.publish(Version::V5).id, 0x80));
+        member.ping();
         for member in &mut members {
             member.expect_nothing(Duration::from_millis(100));
         }

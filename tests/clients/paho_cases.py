@@ -287,8 +287,9 @@ def persistent(version):
 
 def unicode_topics(version):
     peer = opened(version)
-    topic = fresh("Straße/温度/\U0001f697")
-    peer.subscribe(topic.split("/")[0] + "/+/#", qos=1)
+    root = fresh("Straße")
+    topic = root + "/温度/\U0001f697"
+    peer.subscribe(root + "/+/#", qos=1)
     peer.publish(topic, "23 °C 雪", 1)
     peer.expect(topic, "23 °C 雪", 1)
     peer.close()

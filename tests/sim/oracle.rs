@@ -1,0 +1,738 @@
+//! What MQTT's rules say about a run, told naively: no cores, no rings, no queues. It hears what clients send and receive, in the order
+//! of virtual time, and says when something arrives that must not, or does not that must.
+//!
+//! It reasons from what a client can know. A message is *certain* once its acknowledgement is received: it was routed between sending
+//! and that. So it is owed to those whose SUBACK came before it was sent and who had not begun to leave when it was certain.
+
+use crate::script::{ConnectSpec, Script};
+use corelane::time::Time;
+use corelane::topic;
+use corelane::wire::{QoS, RetainHandling, SubscriptionOptions};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+pub type MessageId = usize;
+
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub property: &'static str,
+    pub detail: String,
+    /// Words whose lines in the trace tell the story: client names, topics, messages.
+    pub subjects: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct Message {
+    pub publisher: usize,
+    pub topic: &'static str,
+    /// Counts per publisher and topic.
+    pub sequence: u32,
+    pub qos: QoS,
+    pub retain: bool,
+    /// It has no payload and so removes what is retained.
+    pub clear: bool,
+    pub expires: bool,
+    pub sent_at: Time,
+    /// How often the publisher has sent it.
+    pub sends: u32,
+    pub certain_at: Option<Time>,
+    /// Nothing of it is on its way any more.
+    pub settled_at: Option<Time>,
+    pub refused: bool,
+    pub will: Option<WillState>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WillState {
+    /// Its connection lives, as far as its client knows.
+    Held,
+    /// It may have been published, or not.
+    Open,
+    Discarded,
+}
+
+/// Options of a subscription while they may hold.
+struct Terms {
+    token: u64,
+    options: SubscriptionOptions,
+    from: Time,
+    until: Option<Time>,
+}
+
+struct Subscription {
+    filter: &'static str,
+    terms: Vec<Terms>,
+    confirmed_at: Option<Time>,
+    leaving: bool,
+    gone_at: Option<Time>,
+}
+
+struct Replay {
+    filter: &'static str,
+    from: Time,
+    topics: HashSet<&'static str>,
+}
+
+struct Session {
+    /// It exists for certain; otherwise a CONNECT or its end got lost on the way.
+    certain: bool,
+    expiry_s: u32,
+    connected: bool,
+    connected_since: Time,
+    lost_at: Time,
+    /// When the broker closed its connection, if it did before the client.
+    closed_at: Option<Time>,
+    /// Its expiry interval has passed, for its client; the broker may be a little later.
+    expired: bool,
+    subscriptions: Vec<Subscription>,
+    replays: Vec<Replay>,
+    /// Live deliveries by message.
+    received: HashMap<MessageId, u32>,
+    received_at: HashMap<MessageId, (Time, QoS)>,
+    replayed: HashSet<MessageId>,
+    last: HashMap<(usize, &'static str, QoS), u32>,
+    owed: BTreeSet<MessageId>,
+    /// QoS 0: owed while the connection lasts.
+    owed_now: BTreeSet<MessageId>,
+}
+
+/// A message to shared groups. Which of several groups a delivery was for cannot be seen, so they are counted together.
+#[derive(Default)]
+struct Shared {
+    /// Groups, by full filter, that had a member all the time it was on its way.
+    owing: BTreeSet<&'static str>,
+    deliveries: u32,
+    /// It may have gone to another member too, because the session of the first one ended: at QoS 1, unacknowledged.
+    may_repeat: bool,
+    at_least_once: bool,
+    /// It may be lost: a member went away with it.
+    may_be_lost: bool,
+}
+
+pub struct Oracle {
+    pub failure: Option<Failure>,
+    pub messages: Vec<Message>,
+    names: Vec<String>,
+    sequences: HashMap<(usize, &'static str), u32>,
+    sessions: Vec<Option<Session>>,
+    shared: BTreeMap<MessageId, Shared>,
+    /// All shared filters that were ever subscribed to.
+    shared_filters: BTreeSet<&'static str>,
+    next_token: u64,
+    /// Sessions whose expiry interval is no longer may end at any time: with cores that sleep, the time by which theirs counts is old.
+    short_expiry_s: u32,
+    /// Messages that were owed and had not come when all was quiet.
+    pub missing: u64,
+    pub checked: u64,
+}
+
+/// A PUBLISH as a client received it.
+#[derive(Debug)]
+pub struct Delivered<'a> {
+    pub message: Option<MessageId>,
+    pub topic: &'a str,
+    pub qos: QoS,
+    pub retain: bool,
+    /// The QoS 1 redelivery of a packet that the client has seen before.
+    pub again: bool,
+    pub identifiers: Vec<u32>,
+}
+
+/// The part of a filter that topics are matched with.
+fn plain(filter: &str) -> &str {
+    filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/')).map_or(filter, |(_, plain)| plain)
+}
+
+fn matches(filter: &str, name: &str) -> bool {
+    topic::matches(plain(filter), name)
+}
+
+fn is_shared(filter: &str) -> bool {
+    filter.starts_with("$share/")
+}
+
+impl Subscription {
+    /// The options that may have held at some time in `from ..= until`.
+    fn options_between(&self, from: Time, until: Time) -> impl Iterator<Item = SubscriptionOptions> {
+        self.terms
+            .iter()
+            .filter(move |terms| terms.from <= until && terms.until.is_none_or(|end| end >= from))
+            .map(|terms| terms.options)
+    }
+
+    /// A message may have been routed by it.
+    fn may_match(&self, message: &Message, now: Time) -> bool {
+        matches(self.filter, message.topic)
+            && self.terms.first().is_some_and(|terms| terms.from <= message.settled_at.unwrap_or(now))
+            && self.gone_at.is_none_or(|gone| message.sent_at <= gone)
+    }
+}
+
+impl Oracle {
+    pub fn new(script: &Script) -> Self {
+        Self {
+            failure: None,
+            messages: Vec::new(),
+            names: script.clients.iter().map(|client| client.id.clone()).collect(),
+            sequences: HashMap::new(),
+            sessions: script.clients.iter().map(|_| None).collect(),
+            shared: BTreeMap::new(),
+            shared_filters: BTreeSet::new(),
+            next_token: 1,
+            short_expiry_s: if script.rough { 10 } else { 0 },
+            missing: 0,
+            checked: 0,
+        }
+    }
+
+    pub fn fail(&mut self, property: &'static str, detail: String, subjects: Vec<String>) {
+        if self.failure.is_none() {
+            self.failure = Some(Failure { property, detail, subjects });
+        }
+    }
+
+    fn fail_about(&mut self, property: &'static str, client: usize, message: MessageId, what: &str) {
+        let m = &self.messages[message];
+        let detail = format!("{what}: client {:?}, message m{message} {m:?}", self.names[client]);
+        let subjects = vec![format!("m{message} "), self.names[client].clone()];
+        self.fail(property, detail, subjects);
+    }
+
+    // Publishers.
+
+    #[expect(clippy::too_many_arguments, reason = "a message's facts")]
+    pub fn new_message(
+        &mut self,
+        publisher: usize,
+        topic: &'static str,
+        qos: QoS,
+        retain: bool,
+        clear: bool,
+        expires: bool,
+        will: bool,
+        now: Time,
+    ) -> MessageId {
+        let sequence = self.sequences.entry((publisher, topic)).or_default();
+        *sequence += 1;
+        self.messages.push(Message {
+            publisher,
+            topic,
+            sequence: *sequence,
+            qos,
+            retain,
+            clear,
+            expires,
+            sent_at: now,
+            sends: 1,
+            certain_at: None,
+            settled_at: None,
+            refused: false,
+            will: will.then_some(WillState::Held),
+        });
+        self.messages.len() - 1
+    }
+
+    pub fn on_sent_again(&mut self, message: MessageId) {
+        self.messages[message].sends += 1;
+        self.messages[message].settled_at = None;
+    }
+
+    pub fn on_refused(&mut self, message: MessageId) {
+        self.messages[message].refused = true;
+    }
+
+    /// The broker has taken a message for certain: from here on it is owed.
+    pub fn on_certain(&mut self, id: MessageId, now: Time) {
+        let message = &mut self.messages[id];
+        if message.certain_at.is_some() || message.refused {
+            return;
+        }
+        message.certain_at = Some(now);
+        let message = &self.messages[id];
+        if message.expires || message.clear {
+            // It may expire on its way; it carries no payload to be known by.
+            return;
+        }
+        for (client, session) in self.sessions.iter_mut().enumerate() {
+            let Some(session) = session.as_mut().filter(|session| session.certain) else { continue };
+            if session.received.contains_key(&id) || session.replayed.contains(&id) {
+                continue;
+            }
+            let qos =
+                session.subscriptions.iter().filter(|subscription| !is_shared(subscription.filter)).filter_map(|subscription| {
+                    let holds = matches(subscription.filter, message.topic)
+                        && subscription.confirmed_at.is_some_and(|at| at < message.sent_at)
+                        && !subscription.leaving
+                        && subscription.gone_at.is_none();
+                    if !holds {
+                        return None;
+                    }
+                    let options = || subscription.options_between(message.sent_at, now);
+                    if message.publisher == client && options().any(|options| options.no_local) {
+                        return None;
+                    }
+                    options().map(|options| options.qos).min()
+                });
+            match qos.max().map(|qos| qos.min(message.qos)) {
+                None => {}
+                Some(QoS::AtMostOnce) => {
+                    if session.connected && session.connected_since < message.sent_at {
+                        session.owed_now.insert(id);
+                    }
+                }
+                Some(_) => {
+                    session.owed.insert(id);
+                }
+            }
+        }
+        // A group owes it if a member was there all the time.
+        if !message.topic.starts_with("s/") {
+            return;
+        }
+        let shared = self.shared.entry(id).or_default();
+        for session in self.sessions.iter().flatten().filter(|session| session.certain) {
+            for subscription in &session.subscriptions {
+                let holds = is_shared(subscription.filter)
+                    && matches(subscription.filter, message.topic)
+                    && subscription.confirmed_at.is_some_and(|at| at < message.sent_at)
+                    && !subscription.leaving
+                    && subscription.gone_at.is_none();
+                if holds {
+                    shared.owing.insert(subscription.filter);
+                }
+            }
+        }
+        // At QoS 0 it is lost with any member that is not there.
+        shared.owing.retain(|filter| {
+            self.sessions.iter().flatten().all(|session| {
+                session.connected && session.connected_since < message.sent_at
+                    || session
+                        .subscriptions
+                        .iter()
+                        .filter(|s| s.filter == *filter)
+                        .flat_map(|s| s.options_between(message.sent_at, now))
+                        .all(|options| options.qos.min(message.qos) > QoS::AtMostOnce)
+            })
+        });
+    }
+
+    // Sessions.
+
+    pub fn on_connect_sent(&mut self, client: usize, clean: bool, now: Time) {
+        self.on_disconnected(client, now);
+        if clean {
+            self.session_may_have_ended(client);
+        }
+    }
+
+    /// CONNACK: the session is this connection's.
+    pub fn on_connected(&mut self, client: usize, connect: &ConnectSpec, present: bool, now: Time) {
+        let name = self.names[client].clone();
+        if present {
+            if connect.clean {
+                self.fail("session", format!("{name}: session present after a clean start"), vec![name]);
+                return;
+            }
+            let Some(session) = self.sessions[client].as_mut().filter(|session| session.certain) else {
+                self.fail("session", format!("{name}: session present where none was left"), vec![name]);
+                return;
+            };
+            session.connected = true;
+            session.connected_since = now;
+            session.expired = false;
+            session.closed_at = None;
+            session.expiry_s = connect.expiry_s;
+            return;
+        }
+        if let Some(session) = &self.sessions[client]
+            && session.certain
+            && !connect.clean
+            && session.expiry_s > self.short_expiry_s
+            && (session.expiry_s == u32::MAX || now.saturating_since(session.lost_at).as_secs() < u64::from(session.expiry_s))
+        {
+            let detail =
+                format!("{name}: session lost {:?} after its connection; expiry {} s", now - session.lost_at, session.expiry_s);
+            self.fail("session", detail, vec![name]);
+            return;
+        }
+        self.end_session(client);
+        self.sessions[client] = Some(Session {
+            certain: true,
+            expiry_s: connect.expiry_s,
+            connected: true,
+            connected_since: now,
+            lost_at: now,
+            closed_at: None,
+            expired: false,
+            subscriptions: Vec::new(),
+            replays: Vec::new(),
+            received: HashMap::new(),
+            received_at: HashMap::new(),
+            replayed: HashSet::new(),
+            last: HashMap::new(),
+            owed: BTreeSet::new(),
+            owed_now: BTreeSet::new(),
+        });
+    }
+
+    /// A client's connection is over, as it sees it.
+    pub fn on_disconnected(&mut self, client: usize, now: Time) {
+        let Some(session) = &mut self.sessions[client] else { return };
+        if !session.connected {
+            return;
+        }
+        session.connected = false;
+        session.lost_at = session.closed_at.take().unwrap_or(now);
+        session.owed_now.clear();
+        let ends = session.expiry_s == 0;
+        self.loosen_groups_of(client, false);
+        if ends {
+            self.session_may_have_ended(client);
+        }
+    }
+
+    /// The broker closes a client's connection, which the client does not know yet.
+    pub fn on_closed_by_broker(&mut self, client: usize, now: Time) {
+        if let Some(session) = &mut self.sessions[client] {
+            session.closed_at.get_or_insert(now);
+        }
+        let ended = self.sessions[client].as_ref().is_some_and(|session| session.expiry_s == 0);
+        self.loosen_groups_of(client, ended);
+    }
+
+    /// A shared message that was on its way to this client may be lost (QoS 0, and QoS 2 if the session ends) or go to another member.
+    fn loosen_groups_of(&mut self, client: usize, ended: bool) {
+        let Some(session) = &self.sessions[client] else { return };
+        let filters: Vec<_> = session.subscriptions.iter().map(|s| s.filter).filter(|filter| is_shared(filter)).collect();
+        for (id, message) in self.messages.iter().enumerate().filter(|(_, message)| message.topic.starts_with("s/")) {
+            if filters.iter().any(|filter| matches(filter, message.topic)) {
+                let shared = self.shared.entry(id).or_default();
+                shared.may_repeat |= ended;
+                shared.may_be_lost = true;
+            }
+        }
+    }
+
+    /// Sessions expire.
+    fn expire(&mut self, now: Time) {
+        for client in 0..self.sessions.len() {
+            let Some(session) = self.sessions[client].as_mut().filter(|session| !session.connected && !session.expired) else {
+                continue;
+            };
+            if now - session.lost_at >= Duration::from_secs(session.expiry_s.into()) {
+                session.expired = true;
+                session.owed.clear();
+                self.loosen_groups_of(client, true);
+            }
+        }
+    }
+
+    /// Something was sent that ends the session when it gets there: nothing is owed to it any more.
+    pub fn session_may_have_ended(&mut self, client: usize) {
+        self.loosen_groups_of(client, true);
+        if let Some(session) = &mut self.sessions[client] {
+            session.certain = false;
+            session.owed.clear();
+            session.owed_now.clear();
+        }
+    }
+
+    /// It has ended for certain.
+    pub fn end_session(&mut self, client: usize) {
+        self.session_may_have_ended(client);
+        self.sessions[client] = None;
+    }
+
+    /// A CONNECT that would resume the session was sent, and its connection lost.
+    pub fn on_connect_lost(&mut self, client: usize, expiry_s: u32) {
+        if let Some(session) = &mut self.sessions[client] {
+            // If it was read, the time counts anew from there; if not, from before.
+            session.expiry_s = session.expiry_s.min(expiry_s);
+        }
+    }
+
+    /// Whether a client's session is there for certain.
+    pub fn has_session(&self, client: usize, now: Time) -> bool {
+        self.sessions[client].as_ref().is_some_and(|session| {
+            let expires = Duration::from_secs(session.expiry_s.into());
+            session.certain && (session.connected || session.expiry_s == u32::MAX || now - session.lost_at < expires)
+        })
+    }
+
+    // Subscribers.
+
+    /// Returns what [`Oracle::on_subscribed`] is to be told.
+    pub fn on_subscribe_sent(&mut self, client: usize, filter: &'static str, options: SubscriptionOptions, now: Time) -> u64 {
+        let token = self.next_token;
+        self.next_token += 1;
+        if is_shared(filter) {
+            self.shared_filters.insert(filter);
+        }
+        let Some(session) = &mut self.sessions[client] else { return token };
+        let terms = Terms { token, options, from: now, until: None };
+        let current = session.subscriptions.iter_mut().find(|s| s.filter == filter && !s.leaving && s.gone_at.is_none());
+        match current {
+            Some(subscription) => subscription.terms.push(terms),
+            None => session.subscriptions.push(Subscription {
+                filter,
+                terms: vec![terms],
+                confirmed_at: None,
+                leaving: false,
+                gone_at: None,
+            }),
+        }
+        if options.retain_handling != RetainHandling::DoNotSend && !is_shared(filter) {
+            session.replays.push(Replay { filter, from: now, topics: HashSet::new() });
+        }
+        token
+    }
+
+    pub fn on_subscribed(&mut self, client: usize, token: u64, now: Time) {
+        let Some(session) = &mut self.sessions[client] else { return };
+        for subscription in &mut session.subscriptions {
+            let Some(position) = subscription.terms.iter().position(|terms| terms.token == token) else { continue };
+            subscription.terms[..position].iter_mut().for_each(|terms| terms.until = terms.until.or(Some(now)));
+            if !subscription.leaving {
+                subscription.confirmed_at.get_or_insert(now);
+            }
+        }
+    }
+
+    pub fn on_unsubscribe_sent(&mut self, client: usize, filter: &'static str) {
+        let Some(session) = &mut self.sessions[client] else { return };
+        session.subscriptions.iter_mut().filter(|s| s.filter == filter).for_each(|s| s.leaving = true);
+        // What is on its way between cores may come too late for it, unless another subscription wants it.
+        let messages = &self.messages;
+        let stays = |id: &MessageId| {
+            let confirmed = |s: &Subscription| s.confirmed_at.is_some_and(|at| at < messages[*id].sent_at);
+            let holds = |s: &&Subscription| !s.leaving && s.gone_at.is_none() && !is_shared(s.filter) && confirmed(s);
+            session.subscriptions.iter().filter(holds).any(|s| matches(s.filter, messages[*id].topic))
+        };
+        session.owed.retain(stays);
+        session.owed_now.retain(stays);
+    }
+
+    pub fn on_unsubscribed(&mut self, client: usize, filter: &'static str, sent_at: Time, now: Time) {
+        let Some(session) = &mut self.sessions[client] else { return };
+        let left = session.subscriptions.iter_mut().filter(|s| s.filter == filter && s.leaving && s.terms[0].from <= sent_at);
+        left.for_each(|s| {
+            s.gone_at.get_or_insert(now);
+        });
+    }
+
+    /// A PUBLISH came, other than one that repeats a QoS 2 exchange going on.
+    pub fn on_delivered(&mut self, client: usize, delivered: &Delivered<'_>, now: Time) {
+        self.checked += 1;
+        self.expire(now);
+        let name = self.names[client].clone();
+        let Some(id) = delivered.message.filter(|id| self.messages.get(*id).is_some_and(|m| m.topic == delivered.topic)) else {
+            self.fail("content", format!("{name} received what nobody sent: {delivered:?}"), vec![name]);
+            return;
+        };
+        let m = &self.messages[id];
+        if m.refused {
+            return self.fail_about("no match", client, id, "a refused message was delivered");
+        }
+        if m.will == Some(WillState::Discarded) || m.will == Some(WillState::Held) {
+            return self.fail_about("will", client, id, "a will was published that was not due");
+        }
+        let Some(session) = &mut self.sessions[client] else {
+            return self.fail_about("no match", client, id, "a message without a session");
+        };
+        if delivered.qos > m.qos {
+            return self.fail_about("qos", client, id, "delivered at a higher QoS than published");
+        }
+        if delivered.again {
+            return;
+        }
+        let live_matches =
+            |shared: bool| session.subscriptions.iter().filter(move |s| is_shared(s.filter) == shared && s.may_match(m, now));
+        let published_until = m.settled_at.unwrap_or(now);
+        let is_for_groups = m.topic.starts_with("s/");
+        let mut groups = 0;
+        if is_for_groups {
+            groups = live_matches(true).map(|s| s.filter).collect::<HashSet<_>>().len();
+            let may_come_late = self.shared.get(&id).is_some_and(|shared| shared.may_repeat);
+            if may_come_late {
+                let any =
+                    session.subscriptions.iter().map(|s| s.filter).filter(|filter| is_shared(filter) && matches(filter, m.topic));
+                groups = any.collect::<HashSet<_>>().len();
+            }
+            if groups == 0 {
+                return self.fail_about("no match", client, id, "delivered without a matching shared subscription");
+            }
+        } else {
+            let as_published = live_matches(false)
+                .flat_map(|s| s.options_between(m.sent_at, published_until))
+                .any(|options| options.retain_as_published);
+            let may_be_live = live_matches(false).any(|s| {
+                m.publisher != client || s.options_between(m.sent_at, published_until).any(|o| !o.no_local) || m.will.is_some()
+            });
+            let replay = session
+                .replays
+                .iter_mut()
+                .find(|replay| m.retain && matches(replay.filter, m.topic) && !replay.topics.contains(m.topic));
+            if delivered.retain && !(as_published && m.retain && may_be_live) {
+                let Some(replay) = replay else {
+                    return self.fail_about("retained", client, id, "retained message outside of a replay");
+                };
+                replay.topics.insert(m.topic);
+                let from = replay.from;
+                session.replayed.insert(id);
+                session.owed.remove(&id);
+                return self.check_replayed(client, id, from, delivered.qos);
+            }
+            if delivered.retain && replay.is_some() {
+                // Of the replay or live: either is right.
+                session.replayed.insert(id);
+                session.owed.remove(&id);
+                session.owed_now.remove(&id);
+                return;
+            }
+            if !may_be_live {
+                return self.fail_about("no match", client, id, "delivered without a matching subscription");
+            }
+        }
+        session.owed.remove(&id);
+        session.owed_now.remove(&id);
+        session.received_at.insert(id, (now, delivered.qos));
+        let count = session.received.entry(id).or_default();
+        *count += 1;
+        let routed = if m.qos == QoS::AtLeastOnce { m.sends } else { 1 };
+        // A subscription that ends while the message is given out may have been served, and another one is then served too.
+        let left = session.subscriptions.iter().filter(|s| s.leaving && s.may_match(m, now)).count() as u32;
+        let last = session.last.entry((m.publisher, m.topic, delivered.qos)).or_default();
+        let behind = m.sequence <= *last && m.sends == 1 && m.will.is_none() && *count == 1;
+        if m.will.is_none() {
+            *last = m.sequence.max(*last);
+        }
+        if is_for_groups {
+            let here = *count;
+            let all = self.shared_filters.iter().filter(|filter| matches(filter, m.topic)).count();
+            let shared = self.shared.entry(id).or_default();
+            shared.deliveries += 1;
+            shared.at_least_once |= delivered.qos == QoS::AtLeastOnce;
+            let may_repeat = shared.may_repeat && shared.at_least_once;
+            if (here > groups as u32 * routed || shared.deliveries > all as u32 * routed) && !may_repeat {
+                self.fail_about("shared", client, id, "a shared message went to more than one member");
+            }
+            // No order across members.
+            return;
+        }
+        if *count > routed + left {
+            return self.fail_about("exactly once", client, id, "delivered more than once");
+        }
+        if behind {
+            self.fail_about("order", client, id, "a message overtook an earlier one of the same publisher and topic");
+        }
+    }
+
+    /// The message was retained when the replay began, or later; and nothing newer of its topic came live since. (What comes at QoS 0
+    /// may overtake what waits at QoS 1 or 2.)
+    fn check_replayed(&mut self, client: usize, id: MessageId, from: Time, qos: QoS) {
+        let m = &self.messages[id];
+        if self.is_superseded(id, from) {
+            return self.fail_about("retained", client, id, "a replay had a message that had been replaced before");
+        }
+        let Some(session) = &self.sessions[client] else { return };
+        let newer = |other: &MessageId| {
+            let o = &self.messages[*other];
+            o.retain
+                && o.topic == m.topic
+                && self.is_over(m, o)
+                && session.received_at.get(other).is_some_and(|(at, live)| *at > from && *live >= qos)
+        };
+        if session.received.keys().any(newer) {
+            self.fail_about("retained", client, id, "a stale retained message after a newer live one");
+        }
+    }
+
+    /// A retained message was routed after another for certain. What the first one's publisher has had acknowledged may still be on its
+    /// way between cores when another publisher's is stored; so across publishers all must have been quiet between.
+    fn is_over(&self, earlier: &Message, later: &Message) -> bool {
+        let same = earlier.publisher == later.publisher && earlier.will.is_none();
+        let over = if same { earlier.certain_at.or(earlier.settled_at) } else { earlier.settled_at };
+        over.is_some_and(|over| later.sent_at > over)
+    }
+
+    /// Another retained message of the topic was routed after this one for certain, before `by`.
+    fn is_superseded(&self, id: MessageId, by: Time) -> bool {
+        let m = &self.messages[id];
+        self.messages.iter().any(|other| {
+            other.retain && other.topic == m.topic && self.is_over(m, other) && other.certain_at.is_some_and(|at| at < by)
+        })
+    }
+
+    /// What may be retained of a topic when all is quiet; `None` in the set: nothing.
+    pub fn may_be_retained(&self, topic: &str, now: Time) -> HashSet<Option<MessageId>> {
+        let mut allowed = HashSet::new();
+        let mut anything_certain = false;
+        for (id, m) in self.messages.iter().enumerate() {
+            if !m.retain || m.topic != topic || m.refused || matches!(m.will, Some(WillState::Held | WillState::Discarded)) {
+                continue;
+            }
+            if self.is_superseded(id, now) {
+                continue;
+            }
+            anything_certain |= m.certain_at.is_some();
+            allowed.insert((!m.clear).then_some(id));
+            if m.expires {
+                allowed.insert(None);
+            }
+        }
+        if !anything_certain {
+            allowed.insert(None);
+        }
+        allowed
+    }
+
+    /// All is quiet: what is owed to those who are there has come, or was dropped and counted.
+    pub fn on_quiet(&mut self, dropped: u64, now: Time) {
+        self.expire(now);
+        for client in 0..self.sessions.len() {
+            let Some(session) = &mut self.sessions[client] else { continue };
+            if !session.connected {
+                continue;
+            }
+            let mut missing: Vec<MessageId> = std::mem::take(&mut session.owed).into_iter().collect();
+            missing.extend(std::mem::take(&mut session.owed_now));
+            self.missing += missing.len() as u64;
+            if self.missing > dropped
+                && let Some(&id) = missing.first()
+            {
+                let what = format!("never arrived ({} missing, {dropped} dropped and counted)", self.missing);
+                return self.fail_about("nothing lost", client, id, &what);
+            }
+        }
+        let all_there = self
+            .sessions
+            .iter()
+            .flatten()
+            .all(|s| s.connected && s.certain || s.subscriptions.iter().all(|s| !is_shared(s.filter)));
+        for (&id, shared) in &mut self.shared {
+            let owing = std::mem::take(&mut shared.owing);
+            if all_there && !shared.may_be_lost && shared.deliveries < owing.len() as u32 {
+                self.missing += u64::from(owing.len() as u32 - shared.deliveries);
+                if self.missing > dropped {
+                    let detail = format!(
+                        "m{id} was delivered {} times to the groups {owing:?}: {:?}",
+                        shared.deliveries, self.messages[id]
+                    );
+                    return self.fail("shared", detail, owing.iter().map(|s| s.to_string()).chain([format!("m{id} ")]).collect());
+                }
+            }
+        }
+    }
+
+    /// All is quiet: messages that no connection carries any more have arrived or never will.
+    pub fn settle(&mut self, in_flight: &HashSet<MessageId>, now: Time) {
+        for (id, message) in self.messages.iter_mut().enumerate() {
+            if message.settled_at.is_none()
+                && !in_flight.contains(&id)
+                && !matches!(message.will, Some(WillState::Held | WillState::Open))
+            {
+                message.settled_at = Some(now);
+            }
+        }
+    }
+}
