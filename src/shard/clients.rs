@@ -111,8 +111,6 @@ impl Shard {
     pub(super) fn remove_ended(&mut self, budget: usize, _now: Time) {
         let mut budget = budget;
         while let Some(&session) = self.ending.front() {
-            // The session itself counts as well: it may have nothing else.
-            budget = budget.saturating_sub(1);
             while let Some(replay) = self.sessions[session.0].replays.as_mut().and_then(|replays| replays.close_one()) {
                 self.retained.forget(replay);
                 if budget == 0 {
@@ -144,6 +142,8 @@ impl Shard {
             if let Some(state) = self.sessions.remove(session.0) {
                 self.charge -= (size_of::<Session>() + state.client_id.len()) as i64;
             }
+            // The session itself counts as well: it may have had nothing else.
+            budget = budget.saturating_sub(1);
             if budget == 0 {
                 return;
             }

@@ -162,7 +162,7 @@ fn attack(arguments: &Arguments, mut random: Random, counters: &Counters, stop: 
     }
 }
 
-/// Packets of one version; the first is its CONNECT.
+/// Packets of one version; the first is a CONNECT for a session that stays, the second one for a clean session.
 type Packets = Vec<Vec<u8>>;
 
 fn attack_connection(
@@ -177,7 +177,7 @@ fn attack_connection(
     stream.set_write_timeout(Some(Duration::from_millis(500)))?;
     let mut sink = vec![0; 16 << 10];
     // Most connections get past CONNECT, so that what follows is reached too.
-    let mut burst = if random.chance(80) { with_fresh_id(&valid[0], random) } else { hostile(valid, random) };
+    let mut burst = if random.chance(80) { connect(valid, random) } else { hostile(valid, random) };
     let mut packets = 1;
     while !stop.load(Relaxed) {
         for _ in 0..random.below(8) {
@@ -215,11 +215,13 @@ fn pause(arguments: &Arguments, random: &mut Random) {
     std::thread::sleep(Duration::from_millis(random.below(2 * arguments.pause_ms + 1) as u64));
 }
 
-/// The same CONNECT with one of a few hundred client ids, of the same length.
-fn with_fresh_id(connect: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut bytes = connect.to_vec();
+/// A CONNECT with one of some hundred client ids. Sessions that stay are few: each hears whatever is published, so with many of them
+/// this would be a test of how much the broker can deliver.
+fn connect(valid: &Packets, random: &mut Random) -> Vec<u8> {
+    let (connect, ids) = if random.chance(25) { (&valid[0], 0..20) } else { (&valid[1], 20..300) };
+    let mut bytes = connect.clone();
     if let Some(at) = bytes.windows(5).position(|window| window == b"chaos") {
-        let digits = format!("{:03}", random.below(300));
+        let digits = format!("{:03}", ids.start + random.below(ids.len()));
         bytes[at + 5..at + 8].copy_from_slice(digits.as_bytes());
     }
     bytes

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// What an event says besides that there may be something to read.
-const CLOSED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// What says that nothing more will come than is there.
+const CLOSED: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
 /// An edge-triggered set of sockets: each is reported once when it becomes readable or writable.
 pub struct EdgeSet {
@@ -22,6 +22,8 @@ pub struct Event {
     pub token: u64,
     pub readable: bool,
     pub writable: bool,
+    /// The peer has closed, or the connection has failed: reading goes on to its end.
+    pub closed: bool,
 }
 
 impl EdgeSet {
@@ -32,7 +34,7 @@ impl EdgeSet {
     }
 
     pub fn add(&self, descriptor: &impl AsRawFd, token: u64) -> io::Result<()> {
-        let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
+        let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
         let mut event = libc::epoll_event { events, u64: token };
         check(unsafe { libc::epoll_ctl(self.set.as_raw_fd(), libc::EPOLL_CTL_ADD, descriptor.as_raw_fd(), &mut event) })?;
         Ok(())
@@ -65,6 +67,7 @@ impl EdgeSet {
             token,
             readable: events & (libc::EPOLLIN as u32 | CLOSED) != 0,
             writable: events & (libc::EPOLLOUT as u32 | CLOSED) != 0,
+            closed: events & CLOSED != 0,
         }
     }
 }

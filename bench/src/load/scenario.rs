@@ -1,0 +1,385 @@
+//! A scenario: groups of clients, the phases they go through, and what has to hold at the end. Written in TOML; every unknown key
+//! is an error. Numbers are those of the full size; [`Scenario::scaled`] makes it smaller.
+
+use super::stamp::STAMP_BYTES;
+use super::template::Template;
+use serde::Deserialize;
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    pub description: String,
+    /// Where the shape and its numbers come from.
+    pub source: String,
+    /// What the broker's CPU in the measured phases is divided by.
+    #[serde(default)]
+    pub cost: Cost,
+    #[serde(rename = "group")]
+    pub groups: Vec<Group>,
+    #[serde(rename = "phase")]
+    pub phases: Vec<Phase>,
+    #[serde(default)]
+    pub check: Check,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cost {
+    /// Messages published plus messages delivered.
+    #[default]
+    Message,
+    /// Messages delivered.
+    Delivery,
+    /// Connections made.
+    Connection,
+    /// Memory of an idle connection: the slope between the first and the last measured phase.
+    Idle,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    pub name: String,
+    pub count: u64,
+    /// Whether `--scale` makes the group smaller. A lone publisher, say, is not scaled.
+    #[serde(default = "yes")]
+    pub scaled: bool,
+    /// Connections begun per second by the whole group; 0 is all at once.
+    #[serde(default)]
+    pub connect_rate: f64,
+    #[serde(default = "keep_alive")]
+    pub keep_alive_s: u16,
+    /// 4 is MQTT 3.1.1.
+    #[serde(default = "version")]
+    pub version: u8,
+    #[serde(default = "yes")]
+    pub clean: bool,
+    /// v5 only.
+    #[serde(default)]
+    pub session_expiry_s: u32,
+    /// Clients with the same id as those of another group take over its sessions; by default ids begin with the group's name.
+    pub client_id: Option<String>,
+    pub will: Option<Will>,
+    #[serde(default)]
+    pub subscribe: Vec<Subscribe>,
+    pub publish: Option<Publish>,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Will {
+    pub topic: String,
+    #[serde(default)]
+    pub qos: u8,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Subscribe {
+    pub filter: String,
+    #[serde(default)]
+    pub qos: u8,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Publish {
+    pub topic: String,
+    /// Payload bytes.
+    pub size: usize,
+    #[serde(default)]
+    pub qos: u8,
+    /// Part of the group's clients that publish.
+    #[serde(default = "one")]
+    pub share: f64,
+    /// Open loop: each client publishes so often, the clients evenly spread over the time.
+    pub every_s: Option<f64>,
+    /// Closed loop: so many messages of each client are in flight. One is until its copies have been received and, above QoS 0, it
+    /// has been acknowledged. Its receivers have to be in the same worker: equal indexes are.
+    pub window: Option<u32>,
+    /// Closed loop: most messages that a client writes with one send. By default all that its window has room for.
+    pub batch: Option<u32>,
+    /// Each client stops after so many messages in all.
+    pub messages: Option<u32>,
+    /// How many receive each message.
+    #[serde(default)]
+    pub copies: Copies,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(untagged)]
+pub enum Copies {
+    Number(u32),
+    /// Every client of the group with this name.
+    Group(String),
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Copies::Number(1)
+    }
+}
+
+#[derive(Clone, Default, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    pub name: String,
+    /// Groups that connect in this phase. Without `seconds` it ends when all their clients are in and subscribed.
+    #[serde(default)]
+    pub connect: Vec<String>,
+    /// Groups that publish in this phase. Without `seconds` it ends when all that they have to send has been received.
+    #[serde(default)]
+    pub publish: Vec<String>,
+    /// Groups whose connections are reset as the phase begins.
+    #[serde(default)]
+    pub reset: Vec<String>,
+    pub seconds: Option<f64>,
+    /// Longest time of a phase without `seconds`.
+    #[serde(default = "patience")]
+    pub patience_s: f64,
+    #[serde(default)]
+    pub measure: bool,
+    pub search: Option<Search>,
+}
+
+/// The highest rate that the broker keeps up with: its phase is run again and again at rates that grow by `factor` until
+/// one does not hold, and then bisected.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Search {
+    /// The group whose rate is changed.
+    pub group: String,
+    pub factor: f64,
+    pub bisections: u32,
+    /// Longest mean response (publish to PUBACK or PUBCOMP) for a rate to hold.
+    pub mean_response_ms: Option<f64>,
+    /// Longest 99th percentile of the delivery time for a rate to hold.
+    pub p99_ms: Option<f64>,
+    /// Least part of the due messages that is received within the step.
+    pub received: f64,
+}
+
+/// The most that may be; `inf` where any number may be.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct Check {
+    pub lost: f64,
+    pub duplicates: f64,
+    pub out_of_order: f64,
+    /// Connections that the broker closed, or that could not be made at the first attempt.
+    pub failures: f64,
+    /// Delivery times of each measured phase.
+    pub p99_ms: f64,
+    pub mean_ms: f64,
+    /// Part of the due messages that is not sent because their client is not connected.
+    pub unsent: f64,
+    /// Every client that a phase resets finds its session.
+    pub sessions: bool,
+    /// The will of every client that a phase resets reaches one watcher.
+    pub wills: bool,
+}
+
+impl Default for Check {
+    fn default() -> Self {
+        Self {
+            lost: 0.0,
+            duplicates: 0.0,
+            out_of_order: 0.0,
+            failures: 0.0,
+            p99_ms: f64::INFINITY,
+            mean_ms: f64::INFINITY,
+            unsent: f64::INFINITY,
+            sessions: false,
+            wills: false,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+fn keep_alive() -> u16 {
+    300
+}
+fn version() -> u8 {
+    4
+}
+fn one() -> f64 {
+    1.0
+}
+fn patience() -> f64 {
+    120.0
+}
+
+/// Longest payload: a packet has to fit the receive buffer.
+pub const SIZE_MAX: usize = 64 << 10;
+
+impl Scenario {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let scenario: Scenario = toml::from_str(text).map_err(|error| error.to_string())?;
+        scenario.validate()?;
+        Ok(scenario)
+    }
+
+    /// Every scaled group multiplied; at least one client stays. Connect rates stay: it is the rate that a ramp is hard by.
+    pub fn scaled(mut self, by: f64) -> Self {
+        for group in self.groups.iter_mut().filter(|group| group.scaled) {
+            group.count = ((group.count as f64 * by).round() as u64).max(1);
+        }
+        self
+    }
+
+    /// Every measured phase that lasts a given time lasts this one instead.
+    pub fn lasting(mut self, seconds: f64) -> Self {
+        for phase in self.phases.iter_mut().filter(|phase| phase.measure && phase.seconds.is_some()) {
+            phase.seconds = Some(seconds);
+        }
+        self
+    }
+
+    pub fn clients(&self) -> u64 {
+        self.groups.iter().map(|group| group.count).sum()
+    }
+
+    pub fn group(&self, name: &str) -> Option<usize> {
+        self.groups.iter().position(|group| group.name == name)
+    }
+
+    /// How many receive each message of a group.
+    pub fn copies(&self, group: &Group) -> u32 {
+        match group.publish.as_ref().map(|publish| &publish.copies) {
+            None => 0,
+            Some(Copies::Number(number)) => *number,
+            Some(Copies::Group(name)) => self.group(name).map_or(0, |index| self.groups[index].count as u32),
+        }
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        for (index, group) in self.groups.iter().enumerate() {
+            let name = &group.name;
+            let wrong = |what: &str| Err(format!("group {name}: {what}"));
+            if self.group(name) != Some(index) {
+                return wrong("the name is used twice");
+            }
+            if index >= 64 || self.clients() > u64::from(u32::MAX) {
+                return wrong("64 groups and 2^32 clients are the most");
+            }
+            if !matches!(group.version, 4 | 5) {
+                return wrong("version is 4 (MQTT 3.1.1) or 5");
+            }
+            if let Some(id) = &group.client_id {
+                Template::parse(id)?;
+            }
+            for subscribe in &group.subscribe {
+                Template::parse(&subscribe.filter)?;
+                if subscribe.qos > 2 {
+                    return wrong("QoS is 0, 1 or 2");
+                }
+            }
+            if let Some(will) = &group.will {
+                Template::parse(&will.topic)?;
+            }
+            let Some(publish) = &group.publish else { continue };
+            Template::parse(&publish.topic)?;
+            if !(STAMP_BYTES..=SIZE_MAX).contains(&publish.size) {
+                return wrong(&format!("size is {STAMP_BYTES} to {SIZE_MAX} bytes"));
+            }
+            if publish.qos > 2 {
+                return wrong("QoS is 0, 1 or 2");
+            }
+            if publish.every_s.is_some() && publish.window.is_some() {
+                return wrong("every_s (open loop) and window (closed loop) exclude each other");
+            }
+            if publish.every_s.is_none() && publish.window.is_none() && publish.messages.is_none() {
+                return wrong("publish needs every_s, window or messages");
+            }
+            if publish.every_s.is_some_and(|seconds| seconds <= 0.0)
+                || publish.window == Some(0)
+                || publish.messages == Some(0)
+                || publish.batch == Some(0)
+            {
+                return wrong("every_s, window, batch and messages are above 0");
+            }
+            if publish.window.is_some_and(|window| window > 60_000) {
+                return wrong("a window is at most 60,000, less than there are packet ids");
+            }
+            if let Copies::Group(other) = &publish.copies
+                && self.group(other).is_none()
+            {
+                return wrong(&format!("copies: there is no group {other}"));
+            }
+        }
+        for phase in &self.phases {
+            for name in phase.connect.iter().chain(&phase.publish).chain(&phase.reset) {
+                self.group(name).ok_or_else(|| format!("phase {}: there is no group {name}", phase.name))?;
+            }
+            if let Some(search) = &phase.search {
+                let wrong = |what: &str| Err(format!("phase {}: search: {what}", phase.name));
+                let Some(group) = self.group(&search.group) else { return wrong("there is no such group") };
+                if self.groups[group].publish.as_ref().is_none_or(|publish| publish.every_s.is_none()) {
+                    return wrong("the group is not open loop");
+                }
+                if search.factor <= 1.0 || !phase.measure || phase.seconds.is_none() {
+                    return wrong("it needs a factor above 1 and a measured phase with seconds");
+                }
+            }
+            for name in &phase.publish {
+                let publish = self.group(name).and_then(|group| self.groups[group].publish.as_ref());
+                let publish = publish.ok_or_else(|| format!("phase {}: group {name} has nothing to publish", phase.name))?;
+                if phase.seconds.is_none() && publish.messages.is_none() && phase.connect.is_empty() {
+                    return Err(format!("phase {}: group {name} has no end: give seconds or messages", phase.name));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        description = "d"
+        source = "s"
+        [[group]]
+        name = "p"
+        count = 1000
+        connect_rate = 100
+        publish = { topic = "t/{i}", size = 16, every_s = 1, copies = "s" }
+        [[group]]
+        name = "s"
+        count = 500
+        scaled = false
+        [[phase]]
+        name = "m"
+        publish = ["p"]
+        seconds = 60
+        measure = true
+    "#;
+
+    #[test]
+    fn scale_changes_the_counts_of_scaled_groups_only() {
+        let scenario = Scenario::parse(SMALL).unwrap().scaled(0.01).lasting(2.0);
+        assert_eq!((scenario.groups[0].count, scenario.groups[1].count), (10, 500));
+        assert_eq!(scenario.copies(&scenario.groups[0]), 500);
+        assert_eq!(scenario.phases[0].seconds, Some(2.0));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (from, to, word) in [
+            ("size = 16", "size = 15", "size"),
+            ("every_s = 1", "every_s = 1, window = 3", "exclude"),
+            ("publish = [\"p\"]", "publish = [\"s\"]", "nothing to publish"),
+            ("publish = [\"p\"]", "publish = [\"q\"]", "no group q"),
+            ("scaled = false", "scald = false", "scald"),
+            ("copies = \"s\"", "copies = \"z\"", "no group z"),
+            ("seconds = 60", "", "no end"),
+            ("t/{i}", "t/{x}", "{x}"),
+        ] {
+            let error = Scenario::parse(&SMALL.replace(from, to)).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}
