@@ -5,12 +5,13 @@ use super::Shard;
 use super::deliver::{Routed, Terms};
 use crate::ids::{FilterId, SessionId};
 use crate::message::Message;
+use crate::segments::SegmentedTable;
 use crate::time::Time;
 use crate::topic::{self, TopicKey};
 use crate::wire::QoS;
 use smallvec::SmallVec;
 use std::cmp::Ordering;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// A message to so few subscribers is served at once, whatever the turn has done before: it costs what its own packet costs.
 const AT_ONCE: usize = 64;
@@ -37,9 +38,19 @@ struct Fanout {
     served: Served,
 }
 
-/// Sessions that a fan-out of several turns has served and may come upon again through another filter. Where they subscribe changes
+/// Sessions that a fan-out of several turns has served, which it may come upon again through another filter. Where they subscribe changes
 /// between turns, so only what was done tells. `None`: the fan-out is done in one go or has one filter.
-type Served = Option<HashSet<SessionId>>;
+type Served = Option<SegmentedTable<SessionId>>;
+
+/// Whether this is the first time that a session is served.
+fn is_new(served: &mut SegmentedTable<SessionId>, session: SessionId) -> bool {
+    let hash = |session: &SessionId| u64::from(session.0 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let new = served.find(hash(&session), |other| *other == session).is_none();
+    if new {
+        served.insert_unique(hash(&session), session, hash);
+    }
+    new
+}
 
 /// Fan-outs that go on in later turns, by topic: one topic's in their order, topics in turn.
 #[derive(Default)]
@@ -110,7 +121,7 @@ impl Shard {
             return false;
         }
         let mut cursor = Cursor::default();
-        let mut served = (filters.len() > 1).then(HashSet::new);
+        let mut served = (filters.len() > 1).then(SegmentedTable::new);
         if !self.fanouts.is_busy(key.exact()) {
             let subscribers: usize = filters.iter().map(|&filter| self.subscriptions.slots(filter) as usize).sum();
             if subscribers <= AT_ONCE {
@@ -192,7 +203,7 @@ impl Shard {
         }
         let passed_over = match served {
             None => first != Some(found_by),
-            Some(served) => first.is_none() || (state.subscriptions.len() > 1 && !served.insert(session)),
+            Some(served) => first.is_none() || !is_new(served, session),
         };
         if passed_over {
             return;

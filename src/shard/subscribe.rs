@@ -23,7 +23,7 @@ const ANNOUNCEMENT_BYTES: u64 = 64;
 /// Filters that one turn acts on, in packets of more than [`AT_ONCE`]: such a packet waits at the front of its connection and goes on in
 /// the next turn, so that it never holds the shard for long.
 pub(super) fn filters_per_turn(limits: &Limits) -> usize {
-    (limits.turn_budget as usize / 4).max(1)
+    (limits.turn_budget as usize / 8).max(1)
 }
 
 /// A SUBSCRIBE or UNSUBSCRIBE that is acted on over several turns: how far it has come.
