@@ -196,7 +196,9 @@ impl Shard {
         connection.problem_information = connect.request_problem_information;
         // A longer keep-alive is watched from the CONNECT deadline on, which comes first: clients that come and go leave one entry
         // each, for seconds, and not one for the length of their keep-alive.
-        if let Some(deadline) = connection.keep_alive_deadline().filter(|deadline| *deadline < connection.since + connect_deadline) {
+        if let Some(deadline) =
+            connection.keep_alive_deadline().filter(|deadline| *deadline < connection.since + connect_deadline)
+        {
             connection.keep_alive_is_watched = true;
             self.wheel.add(Timer::new(TimerKind::KeepAlive, id.slot, id.generation), deadline);
         }

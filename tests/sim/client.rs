@@ -672,8 +672,10 @@ impl Client {
         now: Time,
     ) {
         let packet_id = self.packet_id();
-        let tokens =
-            filters.iter().map(|(filter, options)| oracle.on_subscribe_sent(self.index, filter, *options, now)).collect();
+        let tokens = filters
+            .iter()
+            .map(|(filter, options)| oracle.on_subscribe_sent(self.index, filter, *options, identifier, now))
+            .collect();
         let (mut filters_scratch, mut properties_scratch) = (Vec::new(), Vec::new());
         let identifier = identifier.map(Property::SubscriptionIdentifier);
         let packet = Subscribe {

@@ -55,6 +55,7 @@ pub enum WillState {
 struct Terms {
     token: u64,
     options: SubscriptionOptions,
+    identifier: Option<u32>,
     from: Time,
     until: Option<Time>,
 }
@@ -275,10 +276,9 @@ impl Oracle {
                 });
             match qos.max().map(|qos| qos.min(message.qos)) {
                 None => {}
+                Some(QoS::AtMostOnce) if !session.connected || session.connected_since >= message.sent_at => {}
                 Some(QoS::AtMostOnce) => {
-                    if session.connected && session.connected_since < message.sent_at {
-                        session.owed_now.insert(id);
-                    }
+                    session.owed_now.insert(id);
                 }
                 Some(_) => {
                     session.owed.insert(id);
@@ -462,14 +462,21 @@ impl Oracle {
     // Subscribers.
 
     /// Returns what [`Oracle::on_subscribed`] is to be told.
-    pub fn on_subscribe_sent(&mut self, client: usize, filter: &'static str, options: SubscriptionOptions, now: Time) -> u64 {
+    pub fn on_subscribe_sent(
+        &mut self,
+        client: usize,
+        filter: &'static str,
+        options: SubscriptionOptions,
+        identifier: Option<u32>,
+        now: Time,
+    ) -> u64 {
         let token = self.next_token;
         self.next_token += 1;
         if is_shared(filter) {
             self.shared_filters.insert(filter);
         }
         let Some(session) = &mut self.sessions[client] else { return token };
-        let terms = Terms { token, options, from: now, until: None };
+        let terms = Terms { token, options, identifier, from: now, until: None };
         let current = session.subscriptions.iter_mut().find(|s| s.filter == filter && !s.leaving && s.gone_at.is_none());
         match current {
             Some(subscription) => subscription.terms.push(terms),
@@ -545,6 +552,13 @@ impl Oracle {
         if delivered.again {
             return;
         }
+        let has_identifier = |identifier: &u32| {
+            let matching = session.subscriptions.iter().filter(|s| matches(s.filter, m.topic));
+            matching.flat_map(|s| &s.terms).any(|terms| terms.identifier == Some(*identifier))
+        };
+        if !delivered.identifiers.iter().all(has_identifier) {
+            return self.fail_about("subscription identifier", client, id, "an identifier of no matching subscription");
+        }
         let live_matches =
             |shared: bool| session.subscriptions.iter().filter(move |s| is_shared(s.filter) == shared && s.may_match(m, now));
         let published_until = m.settled_at.unwrap_or(now);
@@ -599,8 +613,6 @@ impl Oracle {
         let count = session.received.entry(id).or_default();
         *count += 1;
         let routed = if m.qos == QoS::AtLeastOnce { m.sends } else { 1 };
-        // A subscription that ends while the message is given out may have been served, and another one is then served too.
-        let left = session.subscriptions.iter().filter(|s| s.leaving && s.may_match(m, now)).count() as u32;
         let last = session.last.entry((m.publisher, m.topic, delivered.qos)).or_default();
         let behind = m.sequence <= *last && m.sends == 1 && m.will.is_none() && *count == 1;
         if m.will.is_none() {
@@ -619,7 +631,7 @@ impl Oracle {
             // No order across members.
             return;
         }
-        if *count > routed + left {
+        if *count > routed {
             return self.fail_about("exactly once", client, id, "delivered more than once");
         }
         if behind {

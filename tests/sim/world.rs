@@ -6,12 +6,12 @@ use crate::ending;
 use crate::net::{Net, Trace};
 use crate::oracle::{Failure, Oracle};
 use crate::random::Random;
-use crate::script::{Action, ConnectSpec, Script, Step};
+use crate::script::{Action, Script};
 use crate::socket::{End, Owner};
 use corelane::ids::{ConnectionId, CoreId};
 use corelane::limits::DropPolicy;
 use corelane::shard::peer::{MeshMessage, Progress, REPLY_SLOTS};
-use corelane::shard::{Counters, Globals, Phase, Shard, ShardOptions, TestDelays};
+use corelane::shard::{Counters, Globals, Shard, ShardOptions, TestDelays};
 use corelane::time::Time;
 use corelane::topic::Hasher;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -190,7 +190,9 @@ impl World {
             self.round = round;
             if self.script.shutdown && round + 1 == self.script.rounds {
                 let steps = self.random.below(5_000);
-                (0..steps).for_each(|_| drop(self.step()));
+                for _ in 0..steps {
+                    self.step();
+                }
                 return self.shut_down();
             }
             self.settle();
@@ -666,8 +668,7 @@ impl World {
         while let Some(id) = hot.pop() {
             let Some(at) = self.socket_of(index, id) else { continue };
             let mut left = false;
-            loop {
-                let Some(piece) = self.cores[index].shard.outbox(id) else { break };
+            while let Some(piece) = self.cores[index].shard.outbox(id) {
                 if piece.is_empty() {
                     self.fail("seam", format!("core {index} has an empty piece to send"), vec![]);
                     return;
