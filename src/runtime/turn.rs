@@ -132,7 +132,8 @@ impl<C: Core> Turn<C> {
             news: true,
             publish_at: now + PUBLISH_INTERVAL,
             sys_interval,
-            sys_at: if index == 0 && !sys_interval.is_zero() { now + sys_interval } else { Time::NEVER },
+            // The first at once: who looks right after the start is to see something.
+            sys_at: if index == 0 && !sys_interval.is_zero() { now } else { Time::NEVER },
             sys_earlier: Vec::new(),
             sending: Vec::with_capacity(SENDS_MAX),
             receiving: Vec::with_capacity(RECEIVES_MAX),

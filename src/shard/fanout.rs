@@ -21,6 +21,9 @@ const AT_ONCE: usize = 64;
 const OUTBOXES_MANY: usize = 1 << 16;
 const SLOWLY: usize = 256;
 
+/// So many filters looked at for one session cost about what a delivery does.
+const FILTERS_AT_ONCE: usize = 16;
+
 pub(super) type Filters = SmallVec<[FilterId; 8]>;
 
 /// How far a fan-out has come.
@@ -36,6 +39,8 @@ struct Fanout {
     cursor: Cursor,
     publisher: Option<SessionId>,
     served: Served,
+    /// [`crate::topic::Subscriptions::removals`] when its filters were last looked at.
+    removals: u64,
 }
 
 /// Sessions that a fan-out of several turns has served, which it may come upon again through another filter. Where they subscribe changes
@@ -133,7 +138,8 @@ impl Shard {
             }
         }
         self.counters.fanouts_continued += 1;
-        self.fanouts.push(key.exact(), Fanout { message: routed.owned(), filters, cursor, publisher, served });
+        let removals = self.subscriptions.removals();
+        self.fanouts.push(key.exact(), Fanout { message: routed.owned(), filters, cursor, publisher, served, removals });
         true
     }
 
@@ -178,12 +184,19 @@ impl Shard {
         now: Time,
     ) {
         let Some(state) = self.sessions.get(session.0) else { return };
+        if let Some(served) = served
+            && !is_new(served, session)
+        {
+            return;
+        }
         let own = publisher == Some(session);
         let mut qos = QoS::AtMostOnce;
         let mut retain = false;
         let mut identifiers: SmallVec<[u32; 4]> = SmallVec::new();
         let alone = filters.len() == 1 || state.subscriptions.len() == 1;
         let considered = if alone { found_by..found_by + 1 } else { 0..filters.len() };
+        // Many filters that all match cost as much as many subscribers.
+        self.budget = self.budget.saturating_sub(considered.len() / FILTERS_AT_ONCE);
         let mut first = None;
         for position in considered {
             let Some(subscription) = state.subscription(false, filters[position]) else { continue };
@@ -201,11 +214,7 @@ impl Shard {
                 identifiers.push(subscription.identifier);
             }
         }
-        let passed_over = match served {
-            None => first != Some(found_by),
-            Some(served) => first.is_none() || !is_new(served, session),
-        };
-        if passed_over {
+        if first.is_none() || (served.is_none() && first != Some(found_by)) {
             return;
         }
         if routed.message.retain && state.replays.is_some() {
@@ -220,6 +229,23 @@ impl Shard {
         self.deliver(routed, session, terms, now);
     }
 
+    /// Filters have gone since a fan-out was begun, and their ids may be in use for others: only what still matches stays.
+    fn forget_removed(&self, fanout: &mut Fanout) {
+        let Fanout { message, filters, cursor, removals, .. } = fanout;
+        *removals = self.subscriptions.removals();
+        let mut position = 0;
+        filters.retain(|filter| {
+            let matches = self.subscriptions.text(*filter).is_some_and(|text| topic::matches(text, message.topic()));
+            match position.cmp(&cursor.filter) {
+                _ if matches => position += 1,
+                Ordering::Less => cursor.filter -= 1,
+                Ordering::Equal => cursor.slot = 0,
+                Ordering::Greater => {}
+            }
+            matches
+        });
+    }
+
     /// Goes on with queued fan-outs, a share of the budget each.
     pub(super) fn run_fanouts(&mut self, now: Time) {
         if self.pool.in_use() > OUTBOXES_MANY {
@@ -228,19 +254,9 @@ impl Shard {
         while self.budget > 0 {
             let Some((topic, mut fanout)) = self.fanouts.take() else { break };
             let message = fanout.message.clone();
-            // A filter may have gone and its id be in use for another.
-            let cursor = &mut fanout.cursor;
-            let mut position = 0;
-            fanout.filters.retain(|filter| {
-                let matches = self.subscriptions.text(*filter).is_some_and(|text| topic::matches(text, message.topic()));
-                match position.cmp(&cursor.filter) {
-                    _ if matches => position += 1,
-                    Ordering::Less => cursor.filter -= 1,
-                    Ordering::Equal => cursor.slot = 0,
-                    Ordering::Greater => {}
-                }
-                matches
-            });
+            if fanout.removals != self.subscriptions.removals() {
+                self.forget_removed(&mut fanout);
+            }
             let mut routed = Routed::new(message.as_ref(), Some(message.clone()), self.take_frames());
             let done = self.serve(&mut routed, &fanout.filters, &mut fanout.cursor, &mut fanout.served, fanout.publisher, now);
             self.scratch = Some(routed.into_frames());

@@ -38,11 +38,17 @@ pub struct Subscriptions {
     filters: SegmentedSlab<Entry>,
     index: FilterIndex<FilterId>,
     subscriptions: usize,
+    removals: u64,
 }
 
 impl Subscriptions {
     pub fn new() -> Self {
-        Self { filters: SegmentedSlab::new(), index: FilterIndex::new(), subscriptions: 0 }
+        Self { filters: SegmentedSlab::new(), index: FilterIndex::new(), subscriptions: 0, removals: 0 }
+    }
+
+    /// How many filters have gone so far. While it stays the same, every id stands for the filter that it stood for.
+    pub fn removals(&self) -> u64 {
+        self.removals
     }
 
     /// Distinct filters.
@@ -86,6 +92,7 @@ impl Subscriptions {
         }
         let Some(Entry { text, .. }) = self.filters.remove(id.0) else { return NOT_LAST };
         self.subscriptions -= 1;
+        self.removals += 1;
         self.index.remove(hasher, &text, |other| other == id);
         if self.has_interest_of(hasher, &text) {
             return NOT_LAST;
