@@ -20,8 +20,6 @@ enum Form {
     #[default]
     None,
     One(Subscription),
-    // Boxed, so that a session with one subscription is small.
-    #[allow(clippy::box_collection)]
     Few(Box<Vec<Subscription>>),
     Many(Box<BTreeMap<Key, Subscription>>),
 }

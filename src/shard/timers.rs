@@ -55,16 +55,23 @@ const SLOTS: usize = 4096;
 const CHUNK: usize = 256;
 
 pub struct Wheel {
-    slots: Vec<Vec<Vec<Timer>>>,
+    slots: Vec<Slot>,
     occupied: [u64; SLOTS / 64],
     /// The tick up to which slots have been emptied.
     tick: u64,
     len: usize,
 }
 
+/// The entries of one tick: full chunks, and the one that is being filled, which grows from small.
+#[derive(Clone, Default)]
+struct Slot {
+    open: Vec<Timer>,
+    full: Vec<Vec<Timer>>,
+}
+
 impl Wheel {
     pub fn new(now: Time) -> Self {
-        Self { slots: (0..SLOTS).map(|_| Vec::new()).collect(), occupied: [0; SLOTS / 64], tick: Self::tick_of(now), len: 0 }
+        Self { slots: vec![Slot::default(); SLOTS], occupied: [0; SLOTS / 64], tick: Self::tick_of(now), len: 0 }
     }
 
     fn tick_of(time: Time) -> u64 {
@@ -75,17 +82,11 @@ impl Wheel {
     pub fn add(&mut self, timer: Timer, deadline: Time) {
         let tick = (Self::tick_of(deadline) + 1).clamp(self.tick + 1, self.tick + SLOTS as u64 - 1);
         let slot = tick as usize % SLOTS;
-        let chunks = &mut self.slots[slot];
-        match chunks.last_mut() {
-            Some(chunk) if chunk.len() < CHUNK => chunk.push(timer),
-            // The first chunk grows from small; later ones are made whole.
-            Some(_) => {
-                let mut chunk = Vec::with_capacity(CHUNK);
-                chunk.push(timer);
-                chunks.push(chunk);
-            }
-            None => chunks.push(vec![timer]),
+        let Slot { open, full } = &mut self.slots[slot];
+        if open.len() == CHUNK {
+            full.push(std::mem::replace(open, Vec::with_capacity(CHUNK)));
         }
+        open.push(timer);
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.len += 1;
     }
@@ -95,21 +96,17 @@ impl Wheel {
         let target = Self::tick_of(now);
         while self.tick < target {
             let slot = (self.tick + 1) as usize % SLOTS;
-            let chunks = &mut self.slots[slot];
-            if let Some(chunk) = chunks.last_mut() {
-                let timer = chunk.pop();
-                if chunk.is_empty() {
-                    chunks.pop();
-                    if chunks.is_empty() {
-                        *chunks = Vec::new();
+            let Slot { open, full } = &mut self.slots[slot];
+            if let Some(timer) = open.pop() {
+                self.len -= 1;
+                if open.is_empty() {
+                    *open = full.pop().unwrap_or_default();
+                    if open.is_empty() {
+                        *full = Vec::new();
                         self.occupied[slot / 64] &= !(1 << (slot % 64));
                     }
                 }
-                if timer.is_some() {
-                    self.len -= 1;
-                    return timer;
-                }
-                continue;
+                return Some(timer);
             }
             self.tick = self.next_occupied_before(target);
         }

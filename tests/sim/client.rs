@@ -3,9 +3,10 @@
 
 use crate::net::Net;
 use crate::oracle::{Delivered, MessageId, Oracle, WillState};
-use crate::script::{Action, ClientSpec, ConnectSpec, Step};
+use crate::script::{Action, ClientSpec, ConnectSpec, Step, TOPICS};
 use crate::socket::{End, Owner};
 use corelane::time::Time;
+use corelane::topic;
 use corelane::wire::{self, Ack, Connect, Disconnect, Packet, Properties, Property, Publish, QoS, ReasonCode, Subscribe};
 use corelane::wire::{SubscribeFilters, SubscriptionOptions, Unsubscribe, UnsubscribeFilters, Version, Will};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -25,7 +26,7 @@ struct Outgoing {
 }
 
 enum Request {
-    Subscribe(Vec<u64>),
+    Subscribe(Vec<(u64, &'static str)>),
     Unsubscribe(Vec<&'static str>, Time),
 }
 
@@ -208,6 +209,7 @@ impl Client {
         let mut did = self.read(net, oracle, now);
         did |= self.send_acks(net, now);
         did |= self.keep_alive(net, now);
+        did |= self.publish_to_fresh_topic(net, oracle, now);
         did |= self.go_on(round, net, oracle, now);
         did
     }
@@ -316,11 +318,16 @@ impl Client {
             }
             Packet::Suback(ack) => match self.take_request(ack.packet_id, oracle, now) {
                 Some(Request::Subscribe(tokens)) if tokens.len() == ack.reasons.len() => {
-                    for (token, reason) in tokens.iter().zip(ack.reasons) {
+                    for ((token, filter), reason) in tokens.iter().zip(ack.reasons) {
                         if *reason > 2 {
                             self.fail("legal packets", format!("subscription refused with {reason}"), oracle);
                         }
                         oracle.on_subscribed(self.index, *token, now);
+                        if self.spec.id != PROBE {
+                            net.fresh_topics.extend(
+                                TOPICS.iter().find(|topic| topic::matches(filter, topic)).map(|topic| (self.index, *topic)),
+                            );
+                        }
                     }
                 }
                 _ => self.fail("legal packets", format!("SUBACK {} for nothing like it", ack.packet_id), oracle),
@@ -656,6 +663,22 @@ impl Client {
         }
     }
 
+    /// Somebody has just been confirmed a subscription: what is published from now on must reach it, wherever its publisher is.
+    fn publish_to_fresh_topic(&mut self, net: &mut Net, oracle: &mut Oracle, now: Time) -> bool {
+        let may = self.spec.id != PROBE && self.link.as_ref().is_some_and(|link| link.up && self.outbound.len() < link.window);
+        let Some(&(subscriber, topic)) = net.fresh_topics.last().filter(|_| may) else { return false };
+        if subscriber == self.index {
+            return false;
+        }
+        net.fresh_topics.clear();
+        if net.random.one_in(2) {
+            let qos = QoS::AtLeastOnce;
+            let message = oracle.new_message(self.index, topic, qos, false, false, false, false, now);
+            self.publish(message, topic, qos, false, None, format!("m{message} ").into_bytes(), false, net, now);
+        }
+        true
+    }
+
     fn await_answer(&mut self, packet_id: u16, request: Request) {
         if let Some(link) = &mut self.link {
             link.order += 1;
@@ -674,7 +697,7 @@ impl Client {
         let packet_id = self.packet_id();
         let tokens = filters
             .iter()
-            .map(|(filter, options)| oracle.on_subscribe_sent(self.index, filter, *options, identifier, now))
+            .map(|(filter, options)| (oracle.on_subscribe_sent(self.index, filter, *options, identifier, now), *filter))
             .collect();
         let (mut filters_scratch, mut properties_scratch) = (Vec::new(), Vec::new());
         let identifier = identifier.map(Property::SubscriptionIdentifier);

@@ -26,6 +26,7 @@ impl World {
     /// A further round: each client does what `actions` says, then all must come to rest.
     fn further_round(&mut self, actions: impl Fn(&World, usize) -> Vec<Action>) {
         self.round += 1;
+        self.net.fresh_topics.clear();
         for client in 0..self.clients.len() {
             for action in actions(self, client) {
                 self.clients[client].push_step(Step { round: self.round, client, after_us: 0, action });

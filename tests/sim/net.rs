@@ -12,6 +12,8 @@ pub struct Net {
     pub open: Vec<usize>,
     pub random: Random,
     pub trace: Trace,
+    /// Topics that somebody has just been confirmed a subscription to: now is the moment to publish there.
+    pub fresh_topics: Vec<(usize, &'static str)>,
     pub shards: usize,
     pub rough: bool,
 }
