@@ -266,7 +266,7 @@ pub static KNOBS: &[Knob<Config>] = &[
         "limits.memory_max_bytes",
         RESTART,
         bytes(16 * MIB, 16 * TIB).or_zero("no limit"),
-        "Memory charged to connections, sessions and messages of the whole process: at 80 % no new connections, at 90 % QoS 0 is dropped, at 100 % QoS 1 and 2 are refused.",
+        "Memory charged to connections, sessions and messages of the whole process: at 80 % no new sessions, at 90 % QoS 0 is dropped, at 100 % QoS 1 and 2 are refused.",
         |c| &mut c.limits.memory_max_bytes,
     ),
     knob(

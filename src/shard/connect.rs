@@ -159,8 +159,14 @@ impl Shard {
             return self.refuse_connect(id, client_id, refusal, connect.maximum_packet_size, now);
         }
 
-        // Takeover: one connection a client id [MQTT-3.1.4-3].
         let mut session = self.find_session(client_id);
+        if session.is_none() && self.memory_over(80) {
+            // A client that comes back to its session is let in: only it can take what waits for it.
+            self.counters.refused_connections_memory += 1;
+            let refusal = (ReasonCode::SERVER_BUSY, "memory over 80 % of memory_max");
+            return self.refuse_connect(id, client_id, refusal, connect.maximum_packet_size, now);
+        }
+        // Takeover: one connection a client id [MQTT-3.1.4-3].
         if let Some(slot) = session.and_then(|session| self.sessions[session.0].connection) {
             let older = self.id_of(slot);
             if self.connections[slot].since > self.connections[id.slot].since {

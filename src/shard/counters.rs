@@ -38,7 +38,7 @@ counters! {
     connections_closed,
     /// Connections refused: the process has `connections_max`.
     refused_connections_max,
-    /// Connections refused: memory is over 80 % of `memory_max`.
+    /// Clients without a session refused: memory is over 80 % of `memory_max`.
     refused_connections_memory,
     /// Connections refused: the broker is shutting down.
     refused_shutting_down,

@@ -24,8 +24,6 @@ impl Shard {
             Some((&mut self.counters.refused_shutting_down, "shutting down"))
         } else if self.globals.connections.get() >= self.limits.connections_max {
             Some((&mut self.counters.refused_connections_max, "connections_max reached"))
-        } else if self.memory_over(80) {
-            Some((&mut self.counters.refused_connections_memory, "memory over 80 % of memory_max"))
         } else {
             None
         };

@@ -97,7 +97,6 @@ impl Shard {
                 ("messages/sent", shard.counters.publishes_sent),
                 ("parked", load.parked),
                 ("fanouts/waiting", load.fanouts_waiting),
-                ("memory", load.memory_bytes.max(0) as u64),
                 ("turn/p99_us", shard.turn_p99_us),
                 ("turn/max_us", shard.turn_max_us),
                 ("ring/depth_max", shard.ring_depth_max),

@@ -340,7 +340,10 @@ fn memory_has_three_steps_and_a_way_back() {
     broker.client(Version::V311, "admitted").ping();
     fill_to(&mut publisher, 84);
     sys.wait_for("heap/current", |value| value.parse::<u64>().is_ok_and(|bytes| bytes > (16 << 20) * 8 / 10));
-    broker.socket().expect_closed();
+    let mut late = broker.socket();
+    late.send(&Connect::new(Version::V5, "late").encode());
+    assert_eq!(late.expect_kind(Kind::Connack).reason(), 0x89);
+    late.expect_closed();
     sys.counter("refused_connections_memory", 1);
     publisher.publish("memory/live", "0", 0);
     assert_eq!(live.expect_publish().payload, b"0");
