@@ -97,7 +97,9 @@ fn more_than_a_batch_buffer_holds_arrives_whole_and_in_order() {
 
 #[test]
 fn what_a_full_socket_does_not_take_follows_when_the_client_reads_on() {
-    let mut server = Server::start_with(1, RuntimeOptions::default(), |listener| listener.send_buffer_bytes = 64 << 10);
+    let mut server = Server::start_with(1, RuntimeOptions { sys_interval_s: 0, ..RuntimeOptions::default() }, |listener| {
+        listener.send_buffer_bytes = 64 << 10
+    });
     let mut client = server.connect();
     client.write_all(b"B").unwrap();
     std::thread::sleep(Duration::from_millis(100));
@@ -189,7 +191,8 @@ fn a_client_that_stays_after_the_close_is_closed_after_a_second() {
 
 #[test]
 fn a_connection_that_does_not_take_its_last_bytes_within_a_second_is_reset() {
-    let server = Server::start_with(1, RuntimeOptions::default(), |listener| listener.send_buffer_bytes = 64 << 10);
+    let options = RuntimeOptions { sys_interval_s: 0, ..RuntimeOptions::default() };
+    let server = Server::start_with(1, options, |listener| listener.send_buffer_bytes = 64 << 10);
     let mut client = server.connect();
     client.write_all(b"B").unwrap();
     std::thread::sleep(Duration::from_millis(100));
