@@ -324,9 +324,10 @@ impl Client {
                         }
                         oracle.on_subscribed(self.index, *token, now);
                         if self.spec.id != PROBE {
-                            net.fresh_topics.extend(
-                                TOPICS.iter().find(|topic| topic::matches(filter, topic)).map(|topic| (self.index, *topic)),
-                            );
+                            let is_topic = !topic::is_wildcard(filter) && !filter.starts_with('$');
+                            let matching = TOPICS.iter().find(|topic| topic::matches(filter, topic));
+                            let topic = if is_topic { Some(filter) } else { matching };
+                            net.fresh_topics.extend(topic.map(|topic| (self.index, *topic)));
                         }
                     }
                 }

@@ -4,12 +4,16 @@
 use crate::random::Random;
 use corelane::limits::{DropPolicy, Limits};
 use corelane::wire::{QoS, RetainHandling, SubscriptionOptions, Version};
+use std::sync::LazyLock;
 
 /// Topics that ordinary subscriptions may match, and those that only shared ones do.
 pub const TOPICS: &[&str] = &["t/0", "t/1", "t/2", "t/a/b", "t/a/c"];
 pub const SHARED_TOPICS: &[&str] = &["s/x/y/0", "s/x/y/1"];
 const FILTERS: &[&str] = &["t/0", "t/1", "t/2", "t/+", "t/#", "+/0", "t/a/#", "+/a/+", "t/a/b", "+/+/c", "+/1", "t/0/#"];
 const SHARED_FILTERS: &[&str] = &["$share/g/s/#", "$share/g/s/x/+/0", "$share/h/s/x/y/+", "$share/h/s/x/y/1"];
+
+/// Topics of which each is subscribed to once, so that every subscription is its core's first.
+static FRESH_TOPICS: LazyLock<Vec<String>> = LazyLock::new(|| (0..200).map(|index| format!("fresh/{index}")).collect());
 
 #[derive(Clone)]
 pub struct Script {
@@ -170,6 +174,10 @@ impl Script {
             steps: Vec::new(),
             shutdown: random.one_in(4),
         };
+        if !heavy && !crowd && random.one_in(8) {
+            script.subscribe_to_fresh_topics(random);
+            return script;
+        }
         let features = Features::random(random);
         for client in &mut script.clients {
             let limited = client.version == Version::V5 && features.maximum_packet_size && random.one_in(2);
@@ -201,6 +209,31 @@ impl Script {
             }
         }
         script
+    }
+
+    /// Everyone subscribes to topic after topic that nobody knows yet; another client publishes there as soon as SUBACK has come.
+    fn subscribe_to_fresh_topics(&mut self, random: &mut Random) {
+        (self.rounds, self.rough, self.shards) = (1, true, random.between(2, 4) as usize);
+        let mut topics = FRESH_TOPICS.iter();
+        // Busy cores are in the midst of a turn when news reaches them.
+        let most_us = random.pick(&[100, 500, 5_000]);
+        for client in 0..self.clients.len() {
+            let persistent = ConnectSpec {
+                clean: false,
+                expiry_s: Limits::default().session_expiry_v3_s,
+                keep_alive_s: 0,
+                receive_maximum: None,
+                topic_alias_maximum: 0,
+                will: None,
+            };
+            let connect = Step { round: 0, client, after_us: 0, action: Action::Connect(persistent) };
+            let subscribes = topics.by_ref().take(20).map(|topic| {
+                let filters = vec![(topic.as_str(), SubscriptionOptions::from(QoS::AtLeastOnce))];
+                let action = Action::Subscribe { filters, identifier: None };
+                Step { round: 0, client, after_us: random.between(0, most_us), action }
+            });
+            self.steps.extend([connect].into_iter().chain(subscribes));
+        }
     }
 
     pub fn is_small(&self) -> bool {

@@ -453,7 +453,7 @@ impl World {
                 let bytes = message.bytes();
                 if let MeshMessage::Parcel(parcel) = &mut message {
                     let socket = &self.net.sockets[parcel.socket as usize];
-                    parcel.peer_gone = socket.client_end == Some(End::Reset) && socket.client_end_arrives <= now;
+                    parcel.peer_gone = socket.client_end == Some(End::Reset) && socket.client_end_arrives <= self.now;
                 }
                 self.net.trace.say(now, || format!("core {index} takes from core {other}: {}", describe(&message)));
                 self.cores[index].shard.on_mesh(CoreId(other as u8), message, now);
@@ -501,7 +501,7 @@ impl World {
                 }
                 Owner::Shard(shard, id) if shard == index && self.net.sockets[at].closing.is_none() => {
                     if self.net.sockets[at].paused {
-                        if self.net.sockets[at].to_broker.arrived(now) {
+                        if self.net.sockets[at].to_broker.arrived(self.now) {
                             self.net.sockets[at].unread_reported = true;
                             self.cores[index].shard.on_unread(id);
                         }
@@ -517,7 +517,8 @@ impl World {
 
     fn read_socket(&mut self, index: usize, at: usize, id: ConnectionId, now: Time) -> bool {
         let max = if self.random.one_in(3) { 1 + self.random.below(40) } else { 64 << 10 };
-        let bytes = self.net.sockets[at].to_broker.take(max, now);
+        // The core's clock is that of its turn's begin; the kernel has what has arrived since.
+        let bytes = self.net.sockets[at].to_broker.take(max, self.now);
         if !bytes.is_empty() {
             let socket = &mut self.net.sockets[at];
             socket.last_received = now;

@@ -129,6 +129,13 @@ pub fn set_option(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> i
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
 }
 
+/// Receives what a socket has: how many bytes, 0 at the peer's end, or an error's number below 0.
+pub fn receive(socket: i32, buffer: &mut [u8]) -> i32 {
+    // SAFETY: the kernel writes at most the buffer's length into it.
+    let received = unsafe { libc::recv(socket, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+    if received < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { received as i32 }
+}
+
 /// Acknowledges what was received now instead of with the next bytes sent, or after the kernel's delay.
 pub fn acknowledge_at_once(socket: i32) {
     // It fails only on a socket that has broken, which is found otherwise.
