@@ -158,6 +158,20 @@ impl Sys {
         }
     }
 
+    /// The sum of these values, once it is as wanted or patience ends: those of one snapshot come one after another, so a sum may
+    /// mix two of them for a moment.
+    pub fn sum_once(&mut self, names: &[&str], wanted: u64) -> u64 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let values = names.iter().filter_map(|name| self.values.get(*name)?.parse::<u64>().ok());
+            let sum = values.sum();
+            if sum == wanted || Instant::now() >= deadline {
+                return sum;
+            }
+            self.read(Duration::from_millis(100));
+        }
+    }
+
     /// The counter of this name, once it is at least so high.
     #[track_caller]
     pub fn counter(&mut self, name: &str, at_least: u64) -> u64 {

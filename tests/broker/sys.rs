@@ -84,10 +84,7 @@ fn the_values_follow_what_happens() {
     sys.wait_for("publish/messages/received", |value| value == "1");
     sys.counter("publish_bytes_received", 5);
     sys.counter("publishes_sent", 9);
-    let connections: u64 = (0..2)
-        .map(|shard| sys.wait_for(&format!("shards/{shard}/connections"), |value| value != "0").parse::<u64>().expect("a number"))
-        .sum();
-    assert_eq!(connections, 11);
+    assert_eq!(sys.sum_once(&["shards/0/connections", "shards/1/connections"], 11), 11);
     drop((clients, publisher));
     sys.wait_for("clients/connected", |value| value == "1");
     sys.wait_for("clients/maximum", |value| value == "11");

@@ -1,6 +1,8 @@
 //! The whole core simulated: shards, rings, sockets and clients in one thread, all chance from one seed, beside an oracle that knows
 //! only MQTT's rules. `cargo test --test sim` runs the seeds below, those that once failed (`seeds.txt`) and a few fresh ones;
-//! CORELANE_SIM_SEED=N runs one and prints all that happens; CORELANE_SIM_MINUTES=N runs fresh ones for so long.
+//! CORELANE_SIM_SEED=N runs one and prints all that happens; CORELANE_SIM_MINUTES=N runs fresh ones for so long;
+//! CORELANE_SIM_SURVEY=N runs N from CORELANE_SIM_FROM or 1 on and says how each failing one fails. A failure is shrunk and told with the events that
+//! concern it, or with all events if CORELANE_SIM_ALL is set.
 
 mod client;
 mod ending;
@@ -100,7 +102,7 @@ fn every_seed_keeps_order_loses_nothing_and_has_one_owner_a_client() {
         return;
     }
     if let Some(seeds) = variable("CORELANE_SIM_SURVEY") {
-        return survey(seeds);
+        return survey(variable("CORELANE_SIM_FROM").unwrap_or(1), seeds);
     }
     if let Some(minutes) = variable("CORELANE_SIM_MINUTES") {
         let end = Instant::now() + Duration::from_secs(60 * minutes);
@@ -120,9 +122,9 @@ fn every_seed_keeps_order_loses_nothing_and_has_one_owner_a_client() {
 }
 
 /// Runs the first seeds and says which fail and how, without shrinking any; then what the core counted in all of them.
-fn survey(seeds: u64) {
+fn survey(from: u64, seeds: u64) {
     let mut counters = Counters::default();
-    for seed in 1..=seeds {
+    for seed in from..from + seeds {
         let report = shrink::run_caught(&Script::random(seed), false);
         counters.add(&report.counters);
         if let Some(failure) = report.failure {

@@ -79,6 +79,7 @@ struct Session {
     certain: bool,
     expiry_s: u32,
     connected: bool,
+    began: Time,
     connected_since: Time,
     lost_at: Time,
     /// When the broker closed its connection, if it did before the client.
@@ -360,6 +361,7 @@ impl Oracle {
             certain: true,
             expiry_s: connect.expiry_s,
             connected: true,
+            began: now,
             connected_since: now,
             lost_at: now,
             closed_at: None,
@@ -476,6 +478,16 @@ impl Oracle {
             self.shared_filters.insert(filter);
         }
         let Some(session) = &mut self.sessions[client] else { return token };
+        // It holds at once for what is being given out just now.
+        let messages = &self.messages;
+        let excluded =
+            |id: &MessageId| options.no_local && messages[*id].publisher == client && matches(filter, messages[*id].topic);
+        session.owed.retain(|id| !excluded(id));
+        session.owed_now.retain(|id| !excluded(id));
+        if options.qos == QoS::AtMostOnce {
+            let lowered: Vec<_> = session.owed.extract_if(.., |id| matches(filter, messages[*id].topic)).collect();
+            session.owed_now.extend(lowered.into_iter().filter(|_| session.connected));
+        }
         let terms = Terms { token, options, identifier, from: now, until: None };
         let current = session.subscriptions.iter_mut().find(|s| s.filter == filter && !s.leaving && s.gone_at.is_none());
         match current {

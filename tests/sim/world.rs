@@ -284,7 +284,12 @@ impl World {
             let load = core.shard.load();
             let unsent = core.hot.iter().any(|id| self.socket_of(index, *id).is_some_and(|at| self.is_read(at)));
             let ring = self.rings[index].iter().map(|ring| ring.messages.len()).max();
-            let rests = load.parked == 0 && load.fanouts_waiting == 0 && !core.more && !unsent && ring == Some(0);
+            let rests = !self.has_work(index)
+                && load.parked == 0
+                && load.fanouts_waiting == 0
+                && !core.more
+                && !unsent
+                && ring == Some(0);
             (!rests).then(|| format!("core {index}: {load:?}, more {}, unsent {unsent}, in a ring {ring:?}", core.more))
         });
         clients.chain(sockets).chain(cores)
