@@ -1,4 +1,4 @@
-//! Wakes a shard that sleeps in its ring, and only one that sleeps: ringing costs a system call, looking costs none.
+//! Wakes a shard that sleeps, and only one that sleeps: ringing costs a system call, looking costs none.
 //!
 //! A lost wake-up is the classic bug here. Whoever has work for a shard writes the work, then looks whether the shard sleeps; the
 //! shard says that it will sleep, then looks for work. Both put a sequentially consistent fence between their store and their
@@ -80,7 +80,7 @@ impl Doorbell {
         Ok(Self { sleep: Sleep::default(), eventfd: system::eventfd()? })
     }
 
-    /// For the shard's ring, which keeps a READ of it armed.
+    /// For the shard's plane, which watches it.
     pub fn descriptor(&self) -> i32 {
         self.eventfd.as_raw_fd()
     }

@@ -84,13 +84,13 @@ pub fn host() -> Result<Host, ProbeError> {
     }
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok().and_then(|text| text.trim().parse().ok());
     match build_ring(2, 4) {
-        Ok(ring) if ring.params().is_feature_ext_arg() && ring.params().is_feature_skip_cqe_on_success() => {}
+        Ok(ring) if ring.params().is_feature_skip_cqe_on_success() => {}
         Ok(_) => return Err(ProbeError::KernelTooOld { release: kernel }),
         Err(error) => return Err(refusal(error, kernel, disabled)),
     }
     Ok(Host {
         kernel,
-        ring_features: &["SINGLE_ISSUER", "DEFER_TASKRUN", "SUBMIT_ALL", "CQE_SKIP", "EXT_ARG"],
+        ring_features: &["SINGLE_ISSUER", "DEFER_TASKRUN", "SUBMIT_ALL", "CQE_SKIP"],
         cpus: system::affinity()?,
         open_files_at_start: system::resource_limit(Resource::OpenFiles)?.soft,
         open_files: raise(Resource::OpenFiles)?,

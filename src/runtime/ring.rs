@@ -1,9 +1,10 @@
 //! The network plane of one shard, and the only place in the crate with `unsafe`.
 //!
 //! Sockets sit edge-triggered behind one epoll fd. What is ready is received, and what is owed is sent, in rounds: a [`Round`]
-//! gathers the sends and receives of a turn, [`Round::exchange`] submits them with one `io_uring_enter` and, if asked to, sleeps in
-//! the same call. Another plane can be measured in this one's place by offering the same few calls: `watch`, `ready`, `round`
-//! (`send`, `receive`, `exchange`), `sent`, `received`.
+//! gathers the sends and receives of a turn, [`Round::exchange`] performs them with one `io_uring_enter`, or with the plain system
+//! call if there is only one. A shard sleeps in `epoll_wait`, where the doorbell and the timer wake it as well as the sockets. Another
+//! plane can be measured in this one's place by offering the same few calls: `watch`, `ready`, `round` (`send`, `receive`,
+//! `exchange`), `sent`, `received`, `sleep`.
 //!
 //! What always holds, and why the `unsafe` below is sound:
 //! 1. *Nothing of a round outlives its exchange.* Each send and receive carries MSG_DONTWAIT, which makes the kernel complete the
@@ -14,19 +15,17 @@
 //!    has submitted nothing. If the kernel refuses to take all of a round, the plane is `broken` and enters no more.
 //! 3. *A full send leaves no completion* (CQE_SKIP_SUCCESS); MSG_WAITALL makes a short one a failure, which always completes, with
 //!    the count. The kernel does both from 6.1 on (`io_uring_notes.md` names the sources; the tests below check the running one).
-//! 4. *Two requests stay armed*: a multishot poll on the epoll fd, which has no buffer, and the doorbell's READ, whose eight bytes
-//!    are never freed.
-//! 5. The ring is used by the thread that made it (SINGLE_ISSUER); [`Plane`] is neither `Send` nor `Sync`.
+//! 4. The ring is used by the thread that made it (SINGLE_ISSUER); [`Plane`] is neither `Send` nor `Sync`.
 
 #![allow(unsafe_code)]
 
 pub mod system;
 
-use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
+use crate::time::Time;
+use io_uring::{IoUring, opcode, squeue, types};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
 
 /// Sockets received from in one exchange.
 pub const RECEIVES_MAX: usize = 64;
@@ -38,18 +37,20 @@ pub const SENDS_MAX: usize = 256;
 const EVENTS_MAX: usize = 64;
 
 const SUBMISSIONS: u32 = 512;
-/// All that one exchange can complete, and what the armed requests add, fits with room to spare: the queue never overflows.
-const COMPLETIONS: u32 = 2048;
-const _: () = assert!(SENDS_MAX + RECEIVES_MAX + 2 <= SUBMISSIONS as usize);
+/// All that one exchange can complete fits with room to spare: the queue never overflows.
+const COMPLETIONS: u32 = 1024;
+const _: () = assert!(SENDS_MAX + RECEIVES_MAX <= SUBMISSIONS as usize && SUBMISSIONS < COMPLETIONS);
 
 /// What a completion belongs to: the upper half of `user_data`; the lower half is the position in its round.
 mod kind {
     pub const SEND: u64 = 1 << 32;
     pub const RECEIVE: u64 = 2 << 32;
-    pub const EPOLL: u64 = 3 << 32;
-    pub const DOORBELL: u64 = 4 << 32;
     pub const MASK: u64 = !0 << 32;
 }
+
+/// Tokens of the plane's own descriptors in the epoll fd; no connection or listener has them.
+const DOORBELL: u64 = u64::MAX;
+const TIMER: u64 = u64::MAX - 1;
 
 /// What a socket is watched for, once and for all: a socket that was full reports that it has room again by itself.
 const INTEREST: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
@@ -86,28 +87,25 @@ impl Ready {
     }
 }
 
-/// How long an exchange may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Only perform the round; what became ready meanwhile shows at a later exchange.
-    No,
-    /// Perform the round and look whether a socket is ready or the doorbell rang.
-    Look,
-    /// As `Look`, but sleep until there is something, at most this long.
-    Sleep(Duration),
+/// The one request of a round that has only one.
+#[derive(Clone, Copy)]
+enum Only {
+    Send { socket: i32, bytes: *const u8, len: usize },
+    Receive { socket: i32 },
 }
 
 pub struct Plane {
     ring: IoUring,
     epoll: OwnedFd,
+    /// Readiness events; those of the last sleep stand here until they are taken.
     events: Vec<libc::epoll_event>,
-    /// The doorbell's eventfd, and where its count is read to: leaked, because the READ may be armed when the plane is dropped.
-    doorbell: i32,
-    doorbell_count: *mut u64,
-    doorbell_armed: bool,
-    epoll_armed: bool,
-    /// The epoll fd may have events that were not taken.
-    readable: bool,
+    found: Option<usize>,
+    /// The last look at the epoll fd filled `events`.
+    more: bool,
+    /// A timerfd, and when it will go off. It is not set anew for a later time, which would cost a system call for each sleep: it
+    /// goes off early, once, and is set then.
+    timer: OwnedFd,
+    timer_at: Time,
     broken: bool,
     buffers: Box<[u8]>,
     /// The round being gathered.
@@ -115,32 +113,38 @@ pub struct Plane {
     /// Results of the last exchange: bytes, or a negative errno.
     sent: Vec<i32>,
     received: Vec<i32>,
+    #[cfg(test)]
+    completions: usize,
     _only_on_its_thread: PhantomData<*mut ()>,
 }
 
 impl Plane {
-    /// The plane of the calling thread. `doorbell` is an eventfd in blocking mode that stays open as long as the plane.
+    /// The plane of the calling thread. `doorbell` is an eventfd that stays open as long as the plane.
     ///
     /// # Errors
-    /// What the kernel says when it refuses the ring or the epoll fd; `probe` turns that into advice before a shard starts.
+    /// What the kernel says when it refuses the ring, the epoll fd or the timer; `probe` turns that into advice before a shard starts.
     pub fn new(doorbell: i32) -> io::Result<Self> {
         let empty = libc::epoll_event { events: 0, u64: 0 };
-        Ok(Self {
+        let plane = Self {
             ring: build_ring(SUBMISSIONS, COMPLETIONS)?,
             epoll: system::epoll_create()?,
             events: vec![empty; EVENTS_MAX],
-            doorbell,
-            doorbell_count: Box::leak(Box::new(0)),
-            doorbell_armed: false,
-            epoll_armed: false,
-            readable: false,
+            found: None,
+            more: false,
+            timer: system::timer()?,
+            timer_at: Time::NEVER,
             broken: false,
             buffers: vec![0; RECEIVES_MAX * RECEIVE_BYTES].into_boxed_slice(),
             requests: Vec::with_capacity(SUBMISSIONS as usize),
             sent: Vec::with_capacity(SENDS_MAX),
             received: Vec::with_capacity(RECEIVES_MAX),
+            #[cfg(test)]
+            completions: 0,
             _only_on_its_thread: PhantomData,
-        })
+        };
+        plane.watch(doorbell, DOORBELL)?;
+        plane.watch(plane.timer.as_raw_fd(), TIMER)?;
+        Ok(plane)
     }
 
     /// Watches a socket; `token` comes back with each of its events, the first at once.
@@ -164,23 +168,37 @@ impl Plane {
         system::check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, socket, &mut event) }).map(drop)
     }
 
-    /// Whether sockets may be ready: an exchange saw it, or the last [`Plane::ready`] did not take all.
+    /// Whether the last [`Plane::ready`] may have left events behind.
     pub fn may_be_ready(&self) -> bool {
-        self.readable
+        self.more
     }
 
-    /// Appends at most a batch of readiness events. One system call, none when nothing can be ready.
+    /// Appends at most a batch of readiness events: those that ended the sleep, or else what one system call finds.
     pub fn ready(&mut self, out: &mut Vec<Ready>) {
-        if !self.readable {
-            return;
+        let found = match self.found.take() {
+            Some(found) => found,
+            None => system::epoll_wait(&self.epoll, &mut self.events, false),
+        };
+        self.more = found == EVENTS_MAX;
+        for event in &self.events[..found] {
+            match event.u64 {
+                // Edge-triggered, so that neither has to be read: each ring and each going-off is an event of its own.
+                DOORBELL => {}
+                TIMER => self.timer_at = Time::NEVER,
+                token => out.push(Ready { token, events: event.events }),
+            }
         }
-        // SAFETY: the kernel writes at most EVENTS_MAX events, the length of `events`, before the call returns.
-        let n = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), EVENTS_MAX as i32, 0) };
-        // An error can only be EINTR; the events are still there, so `readable` stays.
-        if let Ok(n) = usize::try_from(n) {
-            self.readable = n == EVENTS_MAX;
-            out.extend(self.events[..n].iter().map(|event| Ready { token: event.u64, events: event.events }));
+    }
+
+    /// Sleeps until a socket is ready, the doorbell rings or it is `until`; it may end early. What it found is what
+    /// [`Plane::ready`] gives next, which must be asked before another sleep.
+    pub fn sleep(&mut self, now: Time, until: Time) {
+        debug_assert!(self.found.is_none());
+        if until < self.timer_at {
+            self.timer_at = until;
+            system::set_timer(&self.timer, until - now);
         }
+        self.found = Some(system::epoll_wait(&self.epoll, &mut self.events, true));
     }
 
     /// Begins a round. What an earlier one gathered and did not exchange is forgotten.
@@ -188,7 +206,7 @@ impl Plane {
         self.requests.clear();
         self.sent.clear();
         self.received.clear();
-        Round { plane: self, only_receive: None, _bytes: PhantomData }
+        Round { plane: self, only: None, _bytes: PhantomData }
     }
 
     /// What became of a send of the last round, by its position: the bytes that went out (fewer than offered: the socket is full)
@@ -206,8 +224,8 @@ impl Plane {
         Ok(&self.buffers[start..start + len])
     }
 
-    /// Hands `requests` to the kernel and, by `wait`, looks or sleeps.
-    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+    /// Hands `requests` to the kernel and takes their completions.
+    fn enter(&mut self) -> io::Result<()> {
         if self.broken {
             return Err(io::Error::other("the ring failed before"));
         }
@@ -215,18 +233,18 @@ impl Plane {
             let mut queue = self.ring.submission();
             for request in &self.requests {
                 // SAFETY: invariants 1 and 2: what the request points to is borrowed, or owned by this plane, until the enter below
-                // has returned, and afterwards the kernel does not use it; the doorbell's eight bytes are never freed (4).
+                // has returned, and afterwards the kernel does not use it.
                 unsafe { queue.push(request) }.expect("a round fits the submission queue");
             }
         }
         let mut unsubmitted = self.requests.len();
         self.requests.clear();
-        loop {
-            match self.enter_once(unsubmitted, wait) {
+        while unsubmitted > 0 {
+            // SAFETY: no argument is a pointer.
+            match unsafe { self.ring.submitter().enter::<libc::sigset_t>(unsubmitted as u32, 0, 0, None) } {
                 Ok(submitted) => unsubmitted -= submitted.min(unsubmitted),
                 Err(error) => match error.raw_os_error() {
-                    // The time is over, or a signal came.
-                    Some(libc::ETIME | libc::EINTR) => {}
+                    Some(libc::EINTR) => {}
                     // The kernel is short of memory for requests, or has completions to get rid of first.
                     Some(libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
                     _ => {
@@ -236,45 +254,22 @@ impl Plane {
                 },
             }
             self.reap();
-            // Errors come only when nothing was taken; sleeping is not made up for, the caller looks for work and comes back.
             unsubmitted = unsubmitted.min(self.ring.submission().len());
-            if unsubmitted == 0 {
-                return Ok(());
-            }
         }
-    }
-
-    fn enter_once(&self, requests: usize, wait: Wait) -> io::Result<usize> {
-        let submitter = self.ring.submitter();
-        let requests = u32::try_from(requests).expect("a round is small");
-        // SAFETY: the arguments live through the call; the flags are those that the kernel documents for these arguments.
-        unsafe {
-            match wait {
-                Wait::No if requests == 0 => Ok(0),
-                Wait::No => submitter.enter::<libc::sigset_t>(requests, 0, 0, None),
-                Wait::Look => submitter.enter::<libc::sigset_t>(requests, 0, EnterFlags::GETEVENTS.bits(), None),
-                Wait::Sleep(time) => {
-                    let time = types::Timespec::from(time);
-                    let arguments = types::SubmitArgs::new().timespec(&time);
-                    let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-                    submitter.enter(requests, 1, flags.bits(), Some(&arguments))
-                }
-            }
-        }
+        Ok(())
     }
 
     /// Takes all completions.
     fn reap(&mut self) {
         for completion in self.ring.completion() {
             let position = completion.user_data() as u32 as usize;
+            #[cfg(test)]
+            {
+                self.completions += 1;
+            }
             match completion.user_data() & kind::MASK {
                 kind::SEND => self.sent[position] = completion.result(),
                 kind::RECEIVE => self.received[position] = completion.result(),
-                kind::EPOLL => {
-                    self.readable = true;
-                    self.epoll_armed = cqueue::more(completion.flags());
-                }
-                kind::DOORBELL => self.doorbell_armed = false,
                 other => unreachable!("no request carries {other:#x}"),
             }
         }
@@ -284,8 +279,8 @@ impl Plane {
 /// The sends and receives of one turn. Dropped without [`Round::exchange`], none of it happens.
 pub struct Round<'plane, 'bytes> {
     plane: &'plane mut Plane,
-    /// The socket last received from.
-    only_receive: Option<i32>,
+    /// What was asked for last.
+    only: Option<Only>,
     _bytes: PhantomData<&'bytes [u8]>,
 }
 
@@ -299,6 +294,7 @@ impl<'bytes> Round<'_, 'bytes> {
         // More than this at once says nothing new, and the kernel counts in i32.
         let len = bytes.len().min(1 << 30) as u32;
         plane.sent.push(len as i32);
+        self.only = Some(Only::Send { socket, bytes: bytes.as_ptr(), len: len as usize });
         let send = opcode::Send::new(types::Fd(socket), bytes.as_ptr(), len)
             .flags(libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
             .build()
@@ -310,7 +306,7 @@ impl<'bytes> Round<'_, 'bytes> {
     /// Receives what the socket has, at most [`RECEIVE_BYTES`]. Panics past [`RECEIVES_MAX`].
     pub fn receive(&mut self, socket: i32) {
         let plane = &mut *self.plane;
-        self.only_receive = Some(socket);
+        self.only = Some(Only::Receive { socket });
         let position = plane.received.len();
         let start = position * RECEIVE_BYTES;
         let buffer = &mut plane.buffers[start..start + RECEIVE_BYTES];
@@ -323,35 +319,26 @@ impl<'bytes> Round<'_, 'bytes> {
         plane.requests.push(receive);
     }
 
-    /// Performs the round and looks or sleeps, by `wait`: one system call, none if there is nothing to do. A sleep ends early when
-    /// a send was not full.
+    /// Performs the round: one system call, none if there is nothing to do.
     ///
     /// # Errors
     /// Only what leaves the ring unusable; the shard cannot go on.
-    pub fn exchange(self, wait: Wait) -> io::Result<()> {
+    pub fn exchange(self) -> io::Result<()> {
         let plane = self.plane;
-        if wait == Wait::No
-            && plane.requests.len() == 1
-            && let Some(socket) = self.only_receive
-        {
+        match (plane.requests.len(), self.only) {
+            (0, _) => return Ok(()),
             // One message that woke the shard: the plain system call is the cheaper one.
-            plane.requests.clear();
-            plane.received[0] = system::receive(socket, &mut plane.buffers[..RECEIVE_BYTES]);
-            return Ok(());
-        }
-        if wait != Wait::No {
-            if !plane.epoll_armed {
-                let poll = opcode::PollAdd::new(types::Fd(plane.epoll.as_raw_fd()), libc::POLLIN as u32).multi(true);
-                plane.requests.push(poll.build().user_data(kind::EPOLL));
-                plane.epoll_armed = true;
+            (1, Some(Only::Receive { socket })) => {
+                plane.received[0] = system::receive(socket, &mut plane.buffers[..RECEIVE_BYTES]);
             }
-            if !plane.doorbell_armed {
-                let read = opcode::Read::new(types::Fd(plane.doorbell), plane.doorbell_count.cast(), 8);
-                plane.requests.push(read.build().user_data(kind::DOORBELL));
-                plane.doorbell_armed = true;
+            (1, Some(Only::Send { socket, bytes, len })) => {
+                // SAFETY: the round still borrows the bytes that it was given.
+                plane.sent[0] = system::send(socket, unsafe { std::slice::from_raw_parts(bytes, len) });
             }
+            _ => return plane.enter(),
         }
-        plane.enter(wait)
+        plane.requests.clear();
+        Ok(())
     }
 }
 
@@ -374,7 +361,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::IntoRawFd;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     struct World {
         plane: Plane,
@@ -383,7 +370,10 @@ mod tests {
 
     fn world() -> World {
         let bell = eventfd().unwrap();
-        World { plane: Plane::new(bell.as_raw_fd()).unwrap(), bell }
+        let mut world = World { plane: Plane::new(bell.as_raw_fd()).unwrap(), bell };
+        // An eventfd can be written to, which is an event too.
+        assert!(world.ready().is_empty());
+        world
     }
 
     /// A non-blocking socket and the client at its other end.
@@ -396,7 +386,7 @@ mod tests {
     }
 
     impl World {
-        fn exchange(&mut self, sends: &[(&OwnedFd, &[u8])], receives: &[&OwnedFd], wait: Wait) {
+        fn exchange(&mut self, sends: &[(&OwnedFd, &[u8])], receives: &[&OwnedFd]) {
             let mut round = self.plane.round();
             for (socket, bytes) in sends {
                 round.send(socket.as_raw_fd(), bytes);
@@ -404,7 +394,7 @@ mod tests {
             for socket in receives {
                 round.receive(socket.as_raw_fd());
             }
-            round.exchange(wait).unwrap();
+            round.exchange().unwrap();
         }
 
         fn ready(&mut self) -> Vec<Ready> {
@@ -414,28 +404,56 @@ mod tests {
         }
     }
 
-    fn sleeps_on(world: &mut World, sends: &[(&OwnedFd, &[u8])]) -> bool {
-        let (started, time) = (Instant::now(), Duration::from_millis(100));
-        world.exchange(sends, &[], Wait::Sleep(time));
-        started.elapsed() >= time
+    const QUIET: Duration = Duration::from_millis(100);
+
+    /// Whether a sleep of this length lasts so long and ends with no event.
+    fn sleeps_on(world: &mut World, time: Duration) -> bool {
+        let started = Instant::now();
+        world.plane.sleep(Time(0), Time(0) + time);
+        let is_quiet = world.ready().is_empty();
+        is_quiet && started.elapsed() >= time
     }
 
-    fn wakes(world: &mut World) -> bool {
-        let (started, time) = (Instant::now(), Duration::from_secs(10));
-        world.exchange(&[], &[], Wait::Sleep(time));
-        started.elapsed() < time
+    /// What ends a sleep, which must not last.
+    fn wakes(world: &mut World) -> Vec<Ready> {
+        let started = Instant::now();
+        world.plane.sleep(Time(0), Time(0) + Duration::from_secs(10));
+        assert!(started.elapsed() < Duration::from_secs(10), "nothing came");
+        world.ready()
     }
 
     #[test]
-    fn a_full_send_completes_silently_so_the_sleep_in_the_same_call_lasts() {
+    fn a_full_send_completes_silently() {
         let mut world = world();
-        let (socket, mut client) = pair();
-        world.exchange(&[], &[], Wait::Look);
-        assert!(sleeps_on(&mut world, &[(&socket, b"hello")]), "its completion ended the sleep");
-        assert_eq!(world.plane.sent(0), Ok(5));
+        let (first, mut client) = pair();
+        let (second, _second_client) = pair();
+        world.exchange(&[(&first, b"hello"), (&second, b"you")], &[]);
+        assert_eq!((world.plane.sent(0), world.plane.sent(1)), (Ok(5), Ok(3)));
+        assert_eq!(world.plane.completions, 0);
         let mut bytes = [0; 5];
         client.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"hello");
+    }
+
+    #[test]
+    fn a_sleep_lasts_as_long_as_said_whatever_was_said_before() {
+        let mut world = world();
+        world.ready();
+        for ms in [30, 10, 50] {
+            assert!(sleeps_on(&mut world, Duration::from_millis(ms)));
+        }
+    }
+
+    #[test]
+    fn a_timer_that_was_set_for_an_earlier_time_goes_off_once() {
+        let mut world = world();
+        world.ready();
+        eventfd_ring(&world.bell);
+        assert!(!sleeps_on(&mut world, QUIET), "the doorbell ends it");
+        let started = Instant::now();
+        assert!(wakes(&mut world).is_empty(), "the timer, which was still set");
+        assert!(started.elapsed() >= QUIET / 2);
+        assert!(sleeps_on(&mut world, QUIET * 2));
     }
 
     #[test]
@@ -443,18 +461,16 @@ mod tests {
         let mut world = world();
         let (socket, mut client) = pair();
         world.plane.watch(socket.as_raw_fd(), 7).unwrap();
-        world.exchange(&[], &[], Wait::Look);
+        world.exchange(&[], &[]);
         assert!(world.ready().iter().all(|event| event.writable()));
         let bytes = vec![1u8; 64 << 20];
-        let started = Instant::now();
-        world.exchange(&[(&socket, &bytes)], &[], Wait::Sleep(Duration::from_secs(10)));
-        assert!(started.elapsed() < Duration::from_secs(5), "a short send must end the sleep");
+        world.exchange(&[(&socket, &bytes)], &[]);
         let sent = world.plane.sent(0).unwrap();
         assert!(sent > 0 && sent < bytes.len(), "{sent}");
         // The peer's kernel may still have moved some of it, so it can take a little more before it is full for good.
         let mut total = sent;
         loop {
-            world.exchange(&[(&socket, &bytes[total..])], &[], Wait::No);
+            world.exchange(&[(&socket, &bytes[total..])], &[]);
             match world.plane.sent(0) {
                 Ok(more) => total += more,
                 Err(errno) => break assert_eq!(errno, libc::EAGAIN),
@@ -464,8 +480,7 @@ mod tests {
         world.ready();
         let mut received = vec![0; total];
         client.read_exact(&mut received).unwrap();
-        world.exchange(&[], &[], Wait::Sleep(Duration::from_secs(10)));
-        let events = world.ready();
+        let events = wakes(&mut world);
         assert!(events.iter().any(|event| event.token == 7 && event.writable()), "{events:?}");
         client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         assert!(client.read(&mut received).is_err(), "a send went on after its exchange");
@@ -475,13 +490,13 @@ mod tests {
     fn a_send_to_a_connection_that_is_gone_reports_it_and_raises_no_signal() {
         let mut world = world();
         let (socket, mut client) = pair();
-        world.exchange(&[(&socket, b"not read")], &[], Wait::No);
+        world.exchange(&[(&socket, b"not read")], &[]);
         client.write_all(b"x").unwrap();
         drop(client);
         std::thread::sleep(Duration::from_millis(20));
-        world.exchange(&[(&socket, b"lost")], &[], Wait::No);
+        world.exchange(&[(&socket, b"lost")], &[]);
         let first = world.plane.sent(0);
-        world.exchange(&[(&socket, b"lost")], &[], Wait::No);
+        world.exchange(&[(&socket, b"lost")], &[]);
         assert!(matches!(first, Err(libc::ECONNRESET | libc::EPIPE)), "{first:?}");
         assert_eq!(world.plane.sent(0), Err(libc::EPIPE));
     }
@@ -503,7 +518,7 @@ mod tests {
         for socket in [first.as_raw_fd(), second.as_raw_fd(), third.as_raw_fd(), closed] {
             round.receive(socket);
         }
-        round.exchange(Wait::No).unwrap();
+        round.exchange().unwrap();
         assert_eq!((world.plane.sent(0), world.plane.sent(1)), (Err(libc::EBADF), Ok(5)));
         let received: Vec<_> = (0..4).map(|position| world.plane.received(position)).collect();
         assert_eq!(received, [Ok(&b"one"[..]), Ok(&b""[..]), Err(libc::EAGAIN), Err(libc::EBADF)]);
@@ -513,11 +528,11 @@ mod tests {
     fn a_receive_that_finds_nothing_is_over_and_does_not_take_bytes_that_come_later() {
         let mut world = world();
         let (socket, mut client) = pair();
-        world.exchange(&[], &[&socket], Wait::Look);
+        world.exchange(&[], &[&socket]);
         assert_eq!(world.plane.received(0), Err(libc::EAGAIN));
         client.write_all(b"later").unwrap();
-        world.exchange(&[], &[], Wait::Look);
-        world.exchange(&[], &[&socket], Wait::No);
+        world.exchange(&[], &[]);
+        world.exchange(&[], &[&socket]);
         assert_eq!(world.plane.received(0), Ok(&b"later"[..]));
     }
 
@@ -530,7 +545,7 @@ mod tests {
         for (_, client) in &pairs {
             (&mut &*client).write_all(b"y").unwrap();
         }
-        world.exchange(&sends, &receives, Wait::Look);
+        world.exchange(&sends, &receives);
         assert!((0..SENDS_MAX).all(|position| world.plane.sent(position) == Ok(1)));
         assert!((0..RECEIVES_MAX).all(|position| world.plane.received(position) == Ok(b"y")));
     }
@@ -540,18 +555,16 @@ mod tests {
         let mut world = world();
         let (socket, mut client) = pair();
         world.plane.watch(socket.as_raw_fd(), 9).unwrap();
-        world.exchange(&[], &[], Wait::Look);
+        world.exchange(&[], &[]);
         world.ready();
         for _ in 0..3 {
-            assert!(sleeps_on(&mut world, &[]));
+            assert!(sleeps_on(&mut world, QUIET));
             client.write_all(b"x").unwrap();
-            assert!(wakes(&mut world));
-            assert!(world.plane.may_be_ready());
-            let events = world.ready();
+            let events = wakes(&mut world);
             assert!(events.len() == 1 && events[0].token == 9 && events[0].readable(), "{events:?}");
-            assert!(sleeps_on(&mut world, &[]));
+            assert!(sleeps_on(&mut world, QUIET));
             eventfd_ring(&world.bell);
-            assert!(wakes(&mut world));
+            assert!(wakes(&mut world).is_empty());
         }
     }
 
@@ -563,10 +576,13 @@ mod tests {
             world.plane.watch(socket.as_raw_fd(), index as u64).unwrap();
         }
         let mut seen = vec![false; pairs.len()];
-        world.exchange(&[], &[], Wait::Look);
-        while world.plane.may_be_ready() {
+        world.exchange(&[], &[]);
+        loop {
             for event in world.ready() {
                 seen[event.token as usize] = true;
+            }
+            if !world.plane.may_be_ready() {
+                break;
             }
         }
         assert!(seen.iter().all(|seen| *seen));
@@ -577,7 +593,7 @@ mod tests {
         let mut world = world();
         let (socket, mut client) = pair();
         world.plane.round().send(socket.as_raw_fd(), b"never");
-        world.exchange(&[(&socket, b"sent")], &[], Wait::Look);
+        world.exchange(&[(&socket, b"sent")], &[]);
         let mut bytes = [0; 4];
         client.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"sent");

@@ -1,9 +1,9 @@
-//! The loop of one shard: inputs → core → effects → performed, over and over, asleep in the ring when there is nothing to do.
+//! The loop of one shard: inputs → core → effects → performed, over and over, asleep when there is nothing to do.
 //!
 //! A turn, in order: sends owed by the turn before and receives of what is ready (one system call for both), the rings from other
 //! cores, the bytes received, new connections, the core's own work, its effects. Rings are read after the sockets, so that whatever
-//! caused the bytes has been seen. When the shard would sleep, the sends and the sleep are one system call; a message that wakes
-//! it costs four in all: the return from the sleep, `epoll_wait`, receive, send and sleep.
+//! caused the bytes has been seen. A shard that has nothing else to do sends what it owes, then sleeps: a message that wakes it
+//! costs three system calls, `epoll_wait`, receive and send; a busy shard needs two for up to 64 messages.
 //!
 //! Every queue here holds a connection at most once, each turn takes a bounded part of each, and what stands in one for a connection
 //! that is no more is recognised by its generation and skipped.
@@ -18,7 +18,7 @@ use super::core::Core;
 use super::event_log::EventLog;
 use super::listener::{ACCEPTS_MAX, Accepted, Listener};
 use super::mesh::{Mesh, RingProgress};
-use super::ring::{Plane, RECEIVE_BYTES, RECEIVES_MAX, Ready, SENDS_MAX, Wait, system};
+use super::ring::{Plane, RECEIVE_BYTES, RECEIVES_MAX, Ready, SENDS_MAX, system};
 use super::sockets::{BROKEN, CLOSING, ENDED, ENDING, FULL, OWED, PAUSED, READY, Sockets, Token};
 use super::turn_times::TurnCounts;
 use crate::ids::{ConnectionId, CoreId};
@@ -150,12 +150,11 @@ impl<C: Core> Turn<C> {
     pub fn run(mut self) -> io::Result<()> {
         self.here().turn.begin(self.now);
         while self.follow_phase() {
-            let slept = self.may_sleep();
-            if slept {
-                self.sleep()?;
+            if self.may_sleep()? {
+                self.sleep();
             }
             self.take_readiness();
-            self.exchange(slept)?;
+            self.exchange(self.reads_are_on())?;
             self.take_mesh();
             self.take_received();
             self.accept();
@@ -191,17 +190,25 @@ impl<C: Core> Turn<C> {
 
     // Sleeping
 
-    /// Whether there is nothing to do until something happens. If so, the shard has announced that it sleeps.
-    fn may_sleep(&mut self) -> bool {
-        let busy = self.more
+    /// Whether there is something to do, but for sends that leave nothing behind.
+    fn is_busy(&self) -> bool {
+        self.more
             || self.plane.may_be_ready()
             || (self.reads_are_on() && !self.ready.is_empty())
             || self.listeners.iter().any(|listener| listener.is_hot(self.now))
             || self.owed.len() > SENDS_MAX
-            // A full send says nothing, so what follows it must not wait for the end of the sleep.
-            || self.owed.iter().any(|&id| self.sockets.has(id, CLOSING) || !self.core.is_last_piece(id));
-        if busy {
-            return false;
+            || self.owed.iter().any(|&id| self.sockets.has(id, CLOSING) || !self.core.is_last_piece(id))
+    }
+
+    /// Whether there is nothing to do until something happens. If so, what was owed has been sent and the shard has announced that
+    /// it sleeps.
+    fn may_sleep(&mut self) -> io::Result<bool> {
+        if self.is_busy() {
+            return Ok(false);
+        }
+        // A send that failed or was cut short is the core's business.
+        if !self.owed.is_empty() && !self.exchange(false)? {
+            return Ok(false);
         }
         for peer in self.mesh.peers() {
             let awaited = self.mesh.is_outstanding(peer) && self.core.awaits_progress(CoreId(peer as u8));
@@ -212,7 +219,7 @@ impl<C: Core> Turn<C> {
         if has_news {
             self.wake_up();
         }
-        !has_news
+        Ok(!has_news)
     }
 
     fn wake_up(&mut self) {
@@ -222,7 +229,7 @@ impl<C: Core> Turn<C> {
         }
     }
 
-    fn sleep(&mut self) -> io::Result<()> {
+    fn sleep(&mut self) {
         let mut deadline = self.core.next_deadline().min(self.closing.next_deadline()).min(self.sys_at);
         for listener in &self.listeners {
             deadline = deadline.min(listener.next_deadline());
@@ -234,27 +241,18 @@ impl<C: Core> Turn<C> {
             deadline = deadline.min(self.now + SHUTDOWN_INTERVAL);
         }
         self.here().turn.enter(Stage::Asleep);
-        self.round(false, Wait::Sleep(deadline - self.now))?;
+        self.plane.sleep(self.now, deadline);
         self.wake_up();
         self.now = self.clock.now();
         self.here().turn.begin(self.now);
         self.shell.wakes += 1;
-        self.settle_sends();
-        Ok(())
     }
 
     // Sockets
 
-    /// Sends and receives. `slept`: the ring has just been looked at.
-    fn exchange(&mut self, slept: bool) -> io::Result<()> {
+    /// Sends what is owed and, if asked to, receives what is ready. Whether each send went out whole.
+    fn exchange(&mut self, receive: bool) -> io::Result<bool> {
         self.here().turn.enter(Stage::Exchange);
-        self.round(self.reads_are_on(), if slept { Wait::No } else { Wait::Look })?;
-        self.settle_sends();
-        Ok(())
-    }
-
-    /// One round over what is owed and, if asked to, what is ready.
-    fn round(&mut self, receive: bool, wait: Wait) -> io::Result<()> {
         self.sending.clear();
         self.receiving.clear();
         let mut round = self.plane.round();
@@ -282,23 +280,26 @@ impl<C: Core> Turn<C> {
                 self.receiving.push(id);
             }
         }
-        round.exchange(wait)?;
+        round.exchange()?;
         let turn = &self.board.shard(self.index).turn;
         turn.sends.store(self.sending.len() as u32, Relaxed);
         turn.receives.store(self.receiving.len() as u32, Relaxed);
         self.news |= !self.sending.is_empty() || !self.receiving.is_empty();
-        Ok(())
+        Ok(self.settle_sends())
     }
 
-    /// Tells the core what the sends of the last round came to.
-    fn settle_sends(&mut self) {
+    /// Tells the core what the sends of the last round came to. Whether each went out whole.
+    fn settle_sends(&mut self) -> bool {
+        let mut whole = true;
         for position in 0..self.sending.len() {
             let (id, offered) = self.sending[position];
             if self.core.socket(id).is_none() {
                 continue;
             }
             self.sockets.clear(id, OWED);
-            match self.plane.sent(position) {
+            let result = self.plane.sent(position);
+            whole &= result == Ok(offered);
+            match result {
                 Ok(sent) => {
                     self.core.on_sent(id, sent, self.now);
                     if sent < offered {
@@ -319,6 +320,7 @@ impl<C: Core> Turn<C> {
             }
         }
         self.sending.clear();
+        whole
     }
 
     fn on_send_failed(&mut self, id: ConnectionId) {
@@ -562,24 +564,27 @@ impl<C: Core> Turn<C> {
         for _ in 0..EFFECT_ROUNDS_MAX {
             let mut flush = std::mem::take(&mut self.flush);
             self.core.take_flush(&mut flush);
-            let mut effects = std::mem::take(&mut self.effects);
-            std::mem::swap(&mut effects, self.core.effects());
-            let nothing = flush.is_empty() && is_empty(&effects);
-            if !nothing {
+            // Mostly there is nothing but bytes to send.
+            let (nothing_to_send, nothing_else) = (flush.is_empty(), is_empty(self.core.effects()));
+            if nothing_else {
+                flush.drain(..).for_each(|id| self.owe(id));
+            } else {
+                let mut effects = std::mem::take(&mut self.effects);
+                std::mem::swap(&mut effects, self.core.effects());
                 self.perform_once(&mut flush, &mut effects);
+                self.effects = effects;
             }
             self.flush = flush;
-            self.effects = effects;
-            if nothing {
+            if nothing_to_send && nothing_else {
                 return;
             }
+            self.news = true;
         }
         self.more = true;
     }
 
     /// Performs effects and empties them.
     fn perform_once(&mut self, flush: &mut Vec<ConnectionId>, effects: &mut Effects) {
-        self.news = true;
         for socket in effects.departures.drain(..) {
             // It fails only for a socket whose watching failed.
             self.plane.unwatch(socket).ok();

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// Turns a system call's result into the error it stands for.
 pub(super) fn check(result: i32) -> io::Result<i32> {
@@ -20,13 +21,37 @@ pub(super) fn epoll_create() -> io::Result<OwnedFd> {
     owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
 }
 
-/// A doorbell's eventfd: blocking, so that a READ of it stays armed in the ring until somebody rings.
+/// Readiness events that there are, or, if `sleep`, the first ones to come: how many of `events` were written. None after a signal.
+pub(super) fn epoll_wait(epoll: &OwnedFd, events: &mut [libc::epoll_event], sleep: bool) -> usize {
+    let (room, timeout) = (events.len() as i32, if sleep { -1 } else { 0 });
+    // SAFETY: the kernel writes at most the slice's length before the call returns.
+    let found = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), room, timeout) };
+    usize::try_from(found).unwrap_or(0)
+}
+
+/// A timer of the monotonic clock that is not set.
+pub(super) fn timer() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
+}
+
+/// Lets a timer go off after `time`, once; what it was set to before is forgotten.
+pub(super) fn set_timer(timer: &OwnedFd, time: Duration) {
+    // Zero would switch it off. A time that does not fit is as good as never.
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX).min(1 << 32);
+    let value = libc::timespec { tv_sec: seconds, tv_nsec: i64::from(time.subsec_nanos().max(1)) };
+    let setting = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+    // SAFETY: the setting lives through the call; the old one is not asked for. It cannot fail on a timerfd and a valid time.
+    unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &setting, std::ptr::null_mut()) };
+}
+
+/// A doorbell's eventfd. It is never read, because it is watched edge-triggered.
 pub fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
 }
 
-/// Adds one to an eventfd. It cannot fail on an open one: nobody rings 2⁶⁴ times before it is read.
+/// Adds one to an eventfd. It would block after 2⁶⁴ times, which nobody rings.
 pub fn eventfd_ring(fd: &OwnedFd) {
     let one = 1u64;
     // SAFETY: eight readable bytes that live through the call.
@@ -134,6 +159,13 @@ pub fn receive(socket: i32, buffer: &mut [u8]) -> i32 {
     // SAFETY: the kernel writes at most the buffer's length into it.
     let received = unsafe { libc::recv(socket, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
     if received < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { received as i32 }
+}
+
+/// Sends as much as the socket takes at once: how many bytes, or an error's number below 0.
+pub fn send(socket: i32, bytes: &[u8]) -> i32 {
+    // SAFETY: the kernel reads the slice before the call returns.
+    let sent = unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if sent < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { sent as i32 }
 }
 
 /// Acknowledges what was received now instead of with the next bytes sent, or after the kernel's delay.
