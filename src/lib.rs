@@ -11,10 +11,12 @@
 //! | [`wire`] | the MQTT codec, all versions in one set of types |
 //! | [`topic`] | names, filters, and the structures that match them |
 //! | [`message`], [`segments`], [`limits`], [`ids`], [`time`] | what all of them speak in |
+//! | [`fault`] | deliberate mistakes, to test the tests; nothing of it is in a release build |
 
 pub mod boot;
 pub mod cli;
 pub mod config;
+pub mod fault;
 pub mod ids;
 pub mod limits;
 pub mod message;

@@ -7,6 +7,7 @@
 //! A new connection sends the whole window again, in order, before anything new; `resend` is how far it has come, and the client's
 //! Receive Maximum bounds what is outstanding on this connection, not what the window holds from an earlier one.
 
+use crate::fault::Fault;
 use crate::message::Message;
 use crate::wire::QoS;
 use std::collections::VecDeque;
@@ -143,7 +144,8 @@ impl Outbound {
 
     /// Puts a message in flight that the caller sends at once; gives it its packet id. Only after [`Outbound::may_send_now`].
     pub fn send_now(&mut self, delivery: Delivery) -> u16 {
-        let packet_id = id_after(self.first_id, self.window.len());
+        let distance = if Fault::UsePacketIdTwice.is_planted() { 0 } else { self.window.len() };
+        let packet_id = id_after(self.first_id, distance);
         self.window.push_back(InFlight::Publish(delivery));
         self.resend += 1;
         self.outstanding += 1;
@@ -258,7 +260,7 @@ impl Outbound {
             InFlight::Released if !refused => {}
             _ => return Acknowledged::Unknown,
         }
-        if refused {
+        if refused || Fault::FreePacketIdOnPubrec.is_planted() {
             self.finish(position);
         } else {
             self.window[position] = InFlight::Released;

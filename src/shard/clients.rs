@@ -8,6 +8,7 @@ use super::deliver::DELIVERY_BYTES;
 use super::events::Event;
 use super::publish::Pending;
 use super::timers::{Timer, TimerKind};
+use crate::fault::Fault;
 use crate::ids::SessionId;
 use crate::session::{Phase, Session};
 use crate::time::Time;
@@ -38,7 +39,7 @@ impl Shard {
         let expiry = Duration::from_secs(state.expiry_interval_s.into());
         state.expires_at = if state.expiry_interval_s == u32::MAX { Time::NEVER } else { now + expiry };
         if let Some(will) = &mut state.will {
-            if will.delay_interval_s == 0 || self.phase != super::Phase::Running {
+            if will.delay_interval_s == 0 || self.phase != super::Phase::Running || Fault::IgnoreWillDelay.is_planted() {
                 self.publish_will(session, now);
             } else {
                 will.due = now + Duration::from_secs(will.delay_interval_s.into());
@@ -49,9 +50,9 @@ impl Shard {
     }
 
     /// Publishes a session's will, if it has one; a broker that shuts down publishes none [MQTT-3.1.2-8 allows it].
-    fn publish_will(&mut self, session: SessionId, now: Time) {
+    pub(super) fn publish_will(&mut self, session: SessionId, now: Time) {
         let Some(will) = self.sessions[session.0].will.take() else { return };
-        if self.phase == super::Phase::Running {
+        if self.phase == super::Phase::Running && !Fault::ForgetWill.is_planted() {
             self.counters.wills_published += 1;
             self.pending.push_back(Pending::Publish { message: will.publish(now), publisher: Some(session) });
         }
@@ -76,7 +77,7 @@ impl Shard {
             return;
         }
         let session = SessionId(timer.slot);
-        if state.expires_at <= now {
+        if state.expires_at <= now && !Fault::ForgetSessionExpiry.is_planted() {
             self.counters.sessions_expired += 1;
             self.effects.events.push(Event::SessionExpired { client_id: state.client_id.clone() });
             self.end_session(session, now);
@@ -139,7 +140,9 @@ impl Shard {
                 self.redispatch(undelivered);
             }
             self.ending.pop_front();
-            if let Some(state) = self.sessions.remove(session.0) {
+            if let Some(state) = self.sessions.remove(session.0)
+                && !Fault::LeakSessionCharge.is_planted()
+            {
                 self.charge -= (size_of::<Session>() + state.client_id.len()) as i64;
             }
             // The session itself counts as well: it may have had nothing else.
@@ -154,6 +157,7 @@ impl Shard {
         self.charge -= DELIVERY_BYTES;
         match delivery.group {
             // QoS 2 that is on its way to one client is never given to another [MQTT-4.8.2-5].
+            _ if Fault::ForgetRedispatch.is_planted() => {}
             Some(filter) if delivery.qos == QoS::AtLeastOnce || !may_have_arrived => {
                 self.pending.push_back(Pending::Redispatch { message: delivery.message, filter });
             }

@@ -7,6 +7,7 @@ use super::peer::{MeshMessage, Parcel};
 use super::receive::Flow;
 use super::sys;
 use super::timers::{Timer, TimerKind};
+use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId, SessionId};
 use crate::message::{Message, MessageRef};
 use crate::session::Session;
@@ -175,12 +176,15 @@ impl Shard {
                 return Flow::Gone;
             }
             self.counters.closed_taken_over += 1;
-            self.close(older, Some(ReasonCode::SESSION_TAKEN_OVER), "session taken over by a newer connection", now);
+            if !Fault::KeepOlderConnection.is_planted() {
+                self.close(older, Some(ReasonCode::SESSION_TAKEN_OVER), "session taken over by a newer connection", now);
+            }
             // The session may have ended with that connection.
             session = self.find_session(client_id);
         }
         if let Some(present) = session
             && connect.clean_start
+            && !Fault::ResumeOnCleanStart.is_planted()
         {
             self.end_session(present, now);
             session = None;
@@ -221,6 +225,9 @@ impl Shard {
             });
             Box::new(Will::new(message, will.delay_interval_s, will.message_expiry_interval_s))
         });
+        if Fault::PublishWillOnResume.is_planted() {
+            self.publish_will(session, now);
+        }
         let state = &mut self.sessions[session.0];
         state.connection = Some(id.slot);
         state.expiry_interval_s = expiry_interval_s;
@@ -276,7 +283,8 @@ impl Shard {
             }
             state.expiry_interval_s = expiry.min(self.limits.session_expiry_max_s);
         }
-        if disconnect.reason != ReasonCode::DISCONNECT_WITH_WILL_MESSAGE && !disconnect.reason.is_error() {
+        let wants_will = disconnect.reason == ReasonCode::DISCONNECT_WITH_WILL_MESSAGE || disconnect.reason.is_error();
+        if !wants_will && !Fault::KeepWillOnDisconnect.is_planted() {
             // Reason 0x00 discards the will [MQTT-3.14.4-3]; every other one publishes it.
             state.will = None;
         }

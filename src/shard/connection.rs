@@ -2,7 +2,9 @@
 //! connection does not need is behind an `Option`.
 
 use super::outbox::Outbox;
+use crate::fault::Fault;
 use crate::ids::{CoreId, SessionId};
+use crate::limits::Limits;
 use crate::time::Time;
 use crate::wire::{ReasonCode, Version};
 
@@ -130,6 +132,12 @@ impl Connection {
 
     pub fn outbox_len(&self) -> usize {
         self.outbox.as_ref().map_or(0, |outbox| outbox.len())
+    }
+
+    /// QoS 1 and 2 messages that may be in flight to the client: its Receive Maximum, or the broker's own bound.
+    pub fn quota(&self, limits: &Limits) -> u16 {
+        let beyond = u16::from(Fault::ExceedReceiveMaximum.is_planted());
+        self.receive_maximum.saturating_add(beyond).min(limits.inflight_out_max)
     }
 
     pub fn is_v5(&self) -> bool {

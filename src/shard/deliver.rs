@@ -5,6 +5,7 @@ use super::Shard;
 use super::connection::{Aliases, Connection};
 use super::events::Event;
 use super::outbox::{Outbox, SHARED_PAYLOAD_MIN};
+use crate::fault::Fault;
 use crate::ids::SessionId;
 use crate::limits::DropPolicy;
 use crate::message::{Message, MessageRef};
@@ -120,7 +121,7 @@ impl Shard {
             self.write_routed(routed, slot, terms, 0, now);
             return;
         }
-        let quota = connection.receive_maximum.min(self.limits.inflight_out_max);
+        let quota = connection.quota(&self.limits);
         if !(has_room && state.outbound().may_send_now(quota)) {
             if !has_room {
                 self.connections[slot].congested = true;
@@ -143,7 +144,7 @@ impl Shard {
     pub(super) fn deliver_replayed(&mut self, routed: &mut Routed<'_>, session: SessionId, terms: Terms<'_>, now: Time) {
         let state = &mut self.sessions[session.0];
         let Some(slot) = state.connection else { return };
-        let quota = self.connections[slot].receive_maximum.min(self.limits.inflight_out_max);
+        let quota = self.connections[slot].quota(&self.limits);
         let at_once = terms.qos == QoS::AtMostOnce || state.outbound().may_send_now(quota);
         if at_once && self.too_large(routed, slot, terms, now) {
             self.count_drop(session, DropReason::PacketTooLarge);
@@ -167,7 +168,7 @@ impl Shard {
     fn too_large(&self, routed: &Routed<'_>, slot: u32, terms: Terms<'_>, now: Time) -> bool {
         let connection = &self.connections[slot];
         let maximum = connection.maximum_packet_size;
-        if maximum == u32::MAX {
+        if maximum == u32::MAX || Fault::IgnoreMaximumPacketSize.is_planted() {
             return false;
         }
         // An alias is left out where there is no room for it.
@@ -285,10 +286,11 @@ impl Shard {
                 return;
             }
             let Some(version) = connection.version else { return };
-            let quota = connection.receive_maximum.min(self.limits.inflight_out_max);
+            let quota = connection.quota(&self.limits);
             let maximum_packet_size = connection.maximum_packet_size;
             let (packet_id, dup, delivery) = match state.outbound().next_to_send(quota) {
                 None => break,
+                Some(Send::Pubrel { .. }) if Fault::ForgetPubrelOnResume.is_planted() => continue,
                 Some(Send::Pubrel { packet_id }) => {
                     self.send(slot, &Packet::Pubrel(super::acknowledge::ack(packet_id, ReasonCode::SUCCESS)));
                     continue;
@@ -303,7 +305,7 @@ impl Shard {
                 group: delivery.group.as_ref(),
             };
             // What was begun is finished; what has not begun when its time is over is not begun [MQTT-3.3.2-5].
-            let expired = !dup && message.expires_at <= now;
+            let expired = !dup && message.expires_at <= now && !Fault::SendExpired.is_planted();
             let outgoing = outgoing(&message, terms, dup, packet_id, now);
             let too_large =
                 maximum_packet_size != u32::MAX && wire::publish_len(&outgoing, version) > maximum_packet_size as usize;
@@ -329,6 +331,9 @@ impl Shard {
 
     /// Counts a drop, for the client and in all.
     fn count_drop(&mut self, session: SessionId, reason: DropReason) {
+        if Fault::DropUncounted.is_planted() {
+            return;
+        }
         *match reason {
             DropReason::OutboxFull => &mut self.counters.dropped_outbox_full,
             DropReason::QueueNewest => &mut self.counters.dropped_queue_newest,

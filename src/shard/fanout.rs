@@ -3,6 +3,7 @@
 
 use super::Shard;
 use super::deliver::{Routed, Terms};
+use crate::fault::Fault;
 use crate::ids::{FilterId, SessionId};
 use crate::message::Message;
 use crate::segments::SegmentedTable;
@@ -127,7 +128,7 @@ impl Shard {
         }
         let mut cursor = Cursor::default();
         let mut served = (filters.len() > 1).then(SegmentedTable::new);
-        if !self.fanouts.is_busy(key.exact()) {
+        if !self.fanouts.is_busy(key.exact()) || Fault::OvertakeFanout.is_planted() {
             let subscribers: usize = filters.iter().map(|&filter| self.subscriptions.slots(filter) as usize).sum();
             if subscribers <= AT_ONCE {
                 self.budget = self.budget.max(AT_ONCE);
@@ -201,7 +202,7 @@ impl Shard {
         for position in considered {
             let Some(subscription) = state.subscription(false, filters[position]) else { continue };
             let options = subscription.options();
-            if own && options.no_local {
+            if own && options.no_local && !Fault::IgnoreNoLocal.is_planted() {
                 continue;
             }
             let first = *first.get_or_insert(position);

@@ -37,6 +37,7 @@ pub use globals::{Gauge, Globals};
 pub use parking::TestDelays;
 pub use shutdown::Phase;
 
+use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId, SessionId};
 use crate::limits::Limits;
 use crate::message;
@@ -372,7 +373,7 @@ impl Shard {
         self.budget = budget;
         self.filters_left = subscribe::filters_per_turn(&self.limits);
         self.taken = 0;
-        self.has_work(now)
+        self.has_work(now) && !Fault::ForgetMore.is_planted()
     }
 
     fn has_work(&self, now: Time) -> bool {

@@ -11,6 +11,7 @@ use super::events::Event;
 use super::receive::Flow;
 use super::subscribe::Partial;
 use super::timers::{Timer, TimerKind};
+use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId};
 use crate::time::Time;
 use crate::wire;
@@ -209,6 +210,11 @@ impl Shard {
     fn resume(&mut self, id: ConnectionId, now: Time) {
         let Some(connection) = self.connection_mut(id) else { return };
         let Some(before) = connection.parked.take() else { return };
+        if Fault::OvertakeParked.is_planted()
+            && let Ok(Some(front_len)) = wire::frame(&connection.read, u32::MAX).map(|frame| frame.map(|frame| frame.len))
+        {
+            connection.read[..before.scanned].rotate_left(front_len);
+        }
         self.parking.parked -= 1;
         self.parking.resuming = true;
         self.process_kept(id, before.verdict, now);

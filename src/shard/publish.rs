@@ -10,6 +10,7 @@ use super::deliver::{Routed, Terms};
 use super::peer::{Groups, MeshMessage};
 use super::receive::Flow;
 use super::sys;
+use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId, SessionId};
 use crate::message::{Message, MessageRef};
 use crate::time::Time;
@@ -50,6 +51,9 @@ impl Shard {
         let topic = topic.as_str(publish.topic);
         if publish.qos == QoS::ExactlyOnce {
             let inbound = self.sessions[session.0].inbound.get_or_insert_default();
+            if Fault::RouteRepeatedQos2.is_planted() {
+                inbound.release(publish.packet_id);
+            }
             if inbound.contains(publish.packet_id) {
                 // Routed already: only its acknowledgement was lost [MQTT-4.3.3-10].
                 self.counters.publishes_repeated += 1;
@@ -188,7 +192,10 @@ impl Shard {
         let hasher = self.hasher;
         let key = TopicKey::new(message.topic, &hasher);
         let route = self.route(&key, message.retain);
-        self.admit(&route, &message)?;
+        match self.admit(&route, &message) {
+            Err(Wait::Mesh(_)) if Fault::DropOnFullRing.is_planted() => return Ok(true),
+            admitted => admitted?,
+        }
         let mut routed = Routed::new(message, owned, self.take_frames());
         let wanted = self.dispatch(&mut routed, &key, route, publisher, now);
         self.scratch = Some(routed.into_frames());
@@ -352,7 +359,13 @@ impl Shard {
         let retain = options.retain_as_published && routed.message.retain;
         let identifier = [subscription.identifier];
         let identifiers = if subscription.identifier == 0 { &[][..] } else { &identifier[..] };
-        self.deliver(routed, member, Terms { qos, retain, identifiers, group: Some(filter) }, now);
+        let terms = Terms { qos, retain, identifiers, group: Some(filter) };
+        self.deliver(routed, member, terms, now);
+        if Fault::GiveToTwoMembers.is_planted()
+            && let Some((other, _)) = self.next_member(filter)
+        {
+            self.deliver(routed, other, terms, now);
+        }
     }
 }
 

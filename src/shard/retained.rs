@@ -11,6 +11,7 @@ use super::Shard;
 use super::deliver::{Routed, Terms};
 use super::peer::{MeshMessage, RetainedAsk, RetainedPage};
 use super::sys;
+use crate::fault::Fault;
 use crate::ids::{CoreId, FilterId, SessionId};
 use crate::message::Message;
 use crate::segments::SegmentedTable;
@@ -138,6 +139,10 @@ impl Shard {
         let topic = routed.message.topic;
         // The broker's own topics are few and bounded; they take nothing from the clients' quota.
         let counts = !sys::is_of_broker(topic);
+        let keeps = Fault::KeepOlderRetained.is_planted() && self.retained.tree.get(topic).is_some();
+        if keeps || Fault::KeepClearedRetained.is_planted() && routed.message.payload.is_empty() {
+            return;
+        }
         let removed = if routed.message.payload.is_empty() {
             self.retained.tree.remove(topic)
         } else {
@@ -201,6 +206,9 @@ impl Shard {
 
     /// A live retained message reaches a session with open replays.
     pub(super) fn cancel_replay_of(&mut self, session: SessionId, topic: &str) {
+        if Fault::ReplayStaleRetained.is_planted() {
+            return;
+        }
         let hash = self.hasher.exact(topic);
         if let Some(replays) = &mut self.sessions[session.0].replays {
             replays.overtake(hash, self.retained.next_replay - 1);

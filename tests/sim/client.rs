@@ -25,6 +25,16 @@ struct Outgoing {
     released: bool,
 }
 
+/// How a client loses its connection.
+enum Ending {
+    /// By a DISCONNECT that discards the will.
+    Disconnected,
+    /// Without one: the will is due.
+    Broken,
+    /// By a DISCONNECT that may come too late.
+    Unsure,
+}
+
 enum Request {
     Subscribe(Vec<(u64, &'static str)>),
     Unsubscribe(Vec<&'static str>, Time),
@@ -53,6 +63,8 @@ pub struct Link {
     last_written: Time,
     pings: usize,
     resumed: bool,
+    /// When CONNECT was sent.
+    sent_at: Time,
     /// A session was there for certain when CONNECT was sent.
     session_was_there: bool,
 }
@@ -68,7 +80,8 @@ pub struct Client {
     pub link: Option<Link>,
     /// Connections of a storm, of which one will be adopted when all is quiet.
     storm: Vec<(usize, Option<MessageId>)>,
-    storm_connect: Option<ConnectSpec>,
+    /// What its CONNECTs said, and when they were sent.
+    storm_connect: Option<(ConnectSpec, Time)>,
     /// The will that the last DISCONNECT has discarded, unless a newer CONNECT is read before it.
     discarded: Option<(usize, MessageId)>,
     /// A CONNECT was lost that may have begun a new session, so that it is not known which one is there.
@@ -235,7 +248,7 @@ impl Client {
             if socket.is_closed_by_broker() {
                 let name = &self.spec.id;
                 net.trace.say(now, || format!("{name} (socket {}) sees its connection closed", link.socket));
-                self.lose(oracle, true, now);
+                self.lose(oracle, Ending::Broken, now);
                 return true;
             }
             return false;
@@ -365,7 +378,8 @@ impl Client {
         };
         link.resumed = present;
         let connect = link.connect.clone();
-        oracle.on_connected(self.index, &connect, present, now);
+        let sent_at = link.sent_at;
+        oracle.on_connected(self.index, &connect, present, sent_at, now);
         if !present {
             self.outbound.clear();
             self.inbound.clear();
@@ -440,8 +454,17 @@ impl Client {
         let before = (publish.qos == QoS::AtLeastOnce).then(|| self.at_least_once.insert(id, message)).flatten();
         let again = publish.dup && before == Some(message);
         if !repeated {
-            let identifiers = publish.subscription_identifiers().collect();
-            let delivered = Delivered { message, topic: &topic, qos: publish.qos, retain: publish.retain, again, identifiers };
+            let delivered = Delivered {
+                message,
+                topic: &topic,
+                qos: publish.qos,
+                retain: publish.retain,
+                again,
+                dup: publish.dup,
+                identifiers: publish.subscription_identifiers().collect(),
+                expiry_s: (self.spec.version == Version::V5).then_some(publish.message_expiry_interval_s),
+                payload_len: publish.payload.len(),
+            };
             if self.spec.id == PROBE {
                 self.seen.push((topic.clone(), message, publish.retain));
             } else if !publish.payload.is_empty() {
@@ -601,7 +624,7 @@ impl Client {
                     net.end(link.socket, if reset { End::Reset } else { End::Finished }, now);
                 }
                 self.fled = self.link.as_ref().map(|link| link.socket);
-                self.lose(oracle, true, now);
+                self.lose(oracle, Ending::Broken, now);
             }
             Action::Storm { sockets, connect } => self.begin_storm(sockets, connect, net, oracle, now),
             Action::Wait { ms } => {
@@ -619,11 +642,12 @@ impl Client {
                 self.await_answer(packet_id, Request::Unsubscribe(filters, now));
             }
             Action::Publish { topic, qos, retain, clear, expiry_s, bytes, alias } => {
-                let message = oracle.new_message(self.index, topic, qos, retain, clear, expiry_s.is_some(), false, now);
+                let message = oracle.next_message();
                 let mut payload = if clear { Vec::new() } else { format!("m{message} ").into_bytes() };
                 if !clear && bytes > payload.len() {
                     payload.resize(bytes, b'.');
                 }
+                oracle.new_message(self.index, topic, qos, retain, clear, expiry_s, payload.len(), false, now);
                 self.publish(message, topic, qos, retain, expiry_s, payload, alias, net, now);
             }
             Action::Disconnect { with_will } => {
@@ -635,7 +659,12 @@ impl Client {
                 }
                 // A core that sleeps past the keep-alive never reads the DISCONNECT.
                 let may_time_out = net.rough && self.link.as_ref().is_some_and(|link| link.connect.keep_alive_s > 0);
-                self.lose(oracle, with_will || may_time_out || self.may_be_cut, now);
+                let ending = match with_will {
+                    true => Ending::Broken,
+                    false if may_time_out || self.may_be_cut => Ending::Unsure,
+                    false => Ending::Disconnected,
+                };
+                self.lose(oracle, ending, now);
             }
             Action::Drop { reset } => {
                 if let Some(link) = &self.link {
@@ -643,7 +672,7 @@ impl Client {
                     net.trace.say(now, || format!("{name} (socket {socket}) drops its connection, reset: {reset}"));
                     net.end(link.socket, if reset { End::Reset } else { End::Finished }, now);
                 }
-                self.lose(oracle, true, now);
+                self.lose(oracle, Ending::Broken, now);
             }
             Action::StopReading { ms } => {
                 if let Some(link) = &self.link {
@@ -659,7 +688,7 @@ impl Client {
                     net.write(socket, &bytes, now);
                     net.end(socket, End::Finished, now);
                 }
-                self.lose(oracle, true, now);
+                self.lose(oracle, Ending::Broken, now);
             }
         }
     }
@@ -674,8 +703,9 @@ impl Client {
         net.fresh_topics.clear();
         if net.random.one_in(2) {
             let qos = QoS::AtLeastOnce;
-            let message = oracle.new_message(self.index, topic, qos, false, false, false, false, now);
-            self.publish(message, topic, qos, false, None, format!("m{message} ").into_bytes(), false, net, now);
+            let payload = format!("m{} ", oracle.next_message()).into_bytes();
+            let message = oracle.new_message(self.index, topic, qos, false, false, None, payload.len(), false, now);
+            self.publish(message, topic, qos, false, None, payload, false, net, now);
         }
         true
     }
@@ -779,7 +809,10 @@ impl Client {
         let will_message = connect
             .will
             .as_ref()
-            .map(|will| oracle.new_message(self.index, will.topic, will.qos, will.retain, false, false, true, now));
+            .map(|will| {
+                let payload_len = will_payload(oracle.next_message()).len();
+                oracle.new_message(self.index, will.topic, will.qos, will.retain, false, None, payload_len, true, now)
+            });
         let v5 = self.v5();
         let mut list = Vec::new();
         if v5 {
@@ -840,13 +873,14 @@ impl Client {
             last_written: now,
             pings: 0,
             resumed: false,
+            sent_at: now,
             session_was_there: false,
         }
     }
 
     fn connect(&mut self, mut connect: ConnectSpec, net: &mut Net, oracle: &mut Oracle, now: Time) {
         // The old connection, if it is still there, is taken over; the client reads no more of it.
-        self.lose(oracle, true, now);
+        self.lose(oracle, Ending::Broken, now);
         if self.must_start_clean {
             self.start_clean(&mut connect);
         }
@@ -860,8 +894,17 @@ impl Client {
     pub fn on_closing(&self, socket: usize, oracle: &mut Oracle, now: Time) {
         let Some(link) = self.link.as_ref().filter(|link| link.socket == socket) else { return };
         oracle.on_closed_by_broker(self.index, now);
-        if let Some(will) = link.will {
-            oracle.messages[will].will = Some(WillState::Open);
+        self.will_falls_due(link, oracle, now);
+    }
+
+    /// A connection with a will has ended, and not by a DISCONNECT that discards it.
+    fn will_falls_due(&self, link: &Link, oracle: &mut Oracle, now: Time) {
+        let (Some(message), Some(will)) = (link.will, &link.connect.will) else { return };
+        if link.up {
+            oracle.on_will_due(message, link.socket, will.delay_s.min(link.connect.expiry_s), now);
+        } else {
+            // Its CONNECT may not have been read.
+            oracle.messages[message].will = Some(WillState::Open);
         }
     }
 
@@ -873,7 +916,7 @@ impl Client {
     }
 
     fn begin_storm(&mut self, sockets: usize, mut connect: ConnectSpec, net: &mut Net, oracle: &mut Oracle, now: Time) {
-        self.lose(oracle, true, now);
+        self.lose(oracle, Ending::Broken, now);
         // Nobody would send PINGREQ.
         connect.keep_alive_s = 0;
         // The first of them may find the session gone and the others the first one's, which nobody would know.
@@ -893,13 +936,13 @@ impl Client {
             }
             self.storm.push((socket, will));
         }
-        self.storm_connect = Some(connect);
+        self.storm_connect = Some((connect, now));
     }
 
     /// All is quiet: the connection of the storm that has won becomes the client's. Returns whether there was one.
     pub fn adopt(&mut self, net: &mut Net, oracle: &mut Oracle, now: Time) -> bool {
         let storm = std::mem::take(&mut self.storm);
-        let Some(connect) = self.storm_connect.take() else { return false };
+        let Some((connect, sent_at)) = self.storm_connect.take() else { return false };
         let winner = storm.iter().find(|(socket, _)| net.sockets[*socket].is_open());
         let Some(&(socket, will)) = winner else {
             if self.may_be_cut {
@@ -916,19 +959,25 @@ impl Client {
         if let Some(will) = will {
             oracle.messages[will].will = Some(WillState::Open);
         }
-        self.link = Some(self.link(socket, will, connect, now));
+        self.link = Some(Link { sent_at, ..self.link(socket, will, connect, now) });
         self.read(net, oracle, now);
         true
     }
 
     /// The connection is no more, for this client.
-    fn lose(&mut self, oracle: &mut Oracle, abnormal: bool, now: Time) {
+    fn lose(&mut self, oracle: &mut Oracle, ending: Ending, now: Time) {
         let Some(link) = self.link.take() else { return };
         if let Some(will) = link.will
             && oracle.messages[will].will == Some(WillState::Held)
         {
-            oracle.messages[will].will = Some(if abnormal { WillState::Open } else { WillState::Discarded });
-            self.discarded = (!abnormal).then_some((link.socket, will));
+            match ending {
+                Ending::Broken => self.will_falls_due(&link, oracle, now),
+                Ending::Unsure => oracle.messages[will].will = Some(WillState::Open),
+                Ending::Disconnected => {
+                    oracle.messages[will].will = Some(WillState::Discarded);
+                    self.discarded = Some((link.socket, will));
+                }
+            }
         }
         if link.up {
             oracle.on_disconnected(self.index, now);
@@ -943,7 +992,7 @@ impl Client {
                 self.must_start_clean = true;
                 oracle.session_may_have_ended(self.index);
             } else {
-                oracle.on_connect_lost(self.index, link.connect.expiry_s);
+                oracle.on_connect_lost(self.index, link.connect.expiry_s, now);
             }
         }
     }

@@ -6,6 +6,8 @@
 
 mod client;
 mod ending;
+#[cfg(debug_assertions)]
+mod faults;
 mod net;
 mod oracle;
 mod random;
@@ -16,6 +18,7 @@ mod world;
 
 use corelane::shard::Counters;
 use script::Script;
+use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use world::Report;
 
@@ -107,18 +110,19 @@ fn every_seed_keeps_order_loses_nothing_and_has_one_owner_a_client() {
     if let Some(minutes) = variable("CORELANE_SIM_MINUTES") {
         let end = Instant::now() + Duration::from_secs(60 * minutes);
         let mut seed = fresh_seed();
-        println!("fresh seeds from {seed}");
+        say(&format!("sim: fresh seeds from {seed}"));
         while Instant::now() < end {
             sums.run(seed);
             seed += 1;
         }
     } else {
-        (1..=FIXED_SEEDS).chain(once_failed()).for_each(|seed| sums.run(seed));
+        fixed_seeds().for_each(|seed| sums.run(seed));
         let fresh = fresh_seed();
-        println!("fresh seeds {fresh} to {}", fresh + FRESH_SEEDS - 1);
         (fresh..fresh + FRESH_SEEDS).for_each(|seed| sums.run(seed));
+        let last = fresh + FRESH_SEEDS - 1;
+        say(&format!("sim: {FIXED_SEEDS} fixed seeds, {} once failed, fresh {fresh} to {last}", once_failed().count()));
     }
-    println!("sim: {} seeds, {} steps, {} messages checked", sums.seeds, sums.steps, sums.checked);
+    say(&format!("sim: {} seeds, {} steps, {} messages checked", sums.seeds, sums.steps, sums.checked));
 }
 
 /// Runs the first seeds and says which fail and how, without shrinking any; then what the core counted in all of them.
@@ -134,6 +138,16 @@ fn survey(from: u64, seeds: u64) {
     let counted: Vec<_> =
         Counters::NAMES.iter().zip(counters.values()).map(|((name, _), value)| format!("{name} {value}")).collect();
     println!("counted: {}", counted.join(", "));
+}
+
+/// Past the capture of tests' output: what was done is always shown.
+fn say(text: &str) {
+    writeln!(std::io::stderr(), "{text}").ok();
+}
+
+/// The seeds of every run without further orders.
+fn fixed_seeds() -> impl Iterator<Item = u64> {
+    (1..=FIXED_SEEDS).chain(once_failed())
 }
 
 /// Seeds that found something, kept so that it stays found.

@@ -31,7 +31,8 @@ pub struct Message {
     pub retain: bool,
     /// It has no payload and so removes what is retained.
     pub clear: bool,
-    pub expires: bool,
+    pub expiry_s: Option<u32>,
+    pub payload_len: usize,
     pub sent_at: Time,
     /// How often the publisher has sent it.
     pub sends: u32,
@@ -40,6 +41,19 @@ pub struct Message {
     pub settled_at: Option<Time>,
     pub refused: bool,
     pub will: Option<WillState>,
+    /// Of a will whose connection has broken.
+    pub due: Option<Due>,
+    /// It must not arrive before then.
+    pub not_before: Time,
+}
+
+/// A will that is to be published, unless its session goes on before its delay has passed.
+#[derive(Clone, Copy, Debug)]
+pub struct Due {
+    /// When its connection ended, at the earliest.
+    from: Time,
+    delay: Duration,
+    socket: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +62,8 @@ pub enum WillState {
     Held,
     /// It may have been published, or not.
     Open,
+    /// See [`Due`].
+    Due,
     Discarded,
 }
 
@@ -79,13 +95,16 @@ struct Session {
     certain: bool,
     expiry_s: u32,
     connected: bool,
-    began: Time,
+    /// When the CONNECT was sent that has begun or resumed it last.
+    connect_sent_at: Time,
     connected_since: Time,
     lost_at: Time,
     /// When the broker closed its connection, if it did before the client.
     closed_at: Option<Time>,
     /// Its expiry interval has passed, for its client; the broker may be a little later.
     expired: bool,
+    /// It must have expired by then, unless a CONNECT resumes it.
+    gone_by: Option<Time>,
     subscriptions: Vec<Subscription>,
     replays: Vec<Replay>,
     /// Live deliveries by message.
@@ -123,6 +142,10 @@ pub struct Oracle {
     next_token: u64,
     /// Sessions whose expiry interval is no longer may end at any time: with cores that sleep, the time by which theirs counts is old.
     short_expiry_s: u32,
+    /// Cores' clocks are no further behind.
+    behind: Duration,
+    /// What has fallen due is done by then.
+    late: Duration,
     /// Messages that were owed and had not come when all was quiet.
     pub missing: u64,
     pub checked: u64,
@@ -137,7 +160,11 @@ pub struct Delivered<'a> {
     pub retain: bool,
     /// The QoS 1 redelivery of a packet that the client has seen before.
     pub again: bool,
+    pub dup: bool,
     pub identifiers: Vec<u32>,
+    /// The message expiry interval, if the client's version has one.
+    pub expiry_s: Option<Option<u32>>,
+    pub payload_len: usize,
 }
 
 /// The part of a filter that topics are matched with.
@@ -182,6 +209,9 @@ impl Oracle {
             shared_filters: BTreeSet::new(),
             next_token: 1,
             short_expiry_s: if script.rough { 10 } else { 0 },
+            // A core that sleeps in the midst of a turn goes on by the time at which that began; it may sleep for seconds a few times.
+            behind: Duration::from_millis(if script.rough { 30_000 } else { 200 }),
+            late: Duration::from_secs(if script.rough { 60 } else { 3 }),
             missing: 0,
             checked: 0,
         }
@@ -202,6 +232,11 @@ impl Oracle {
 
     // Publishers.
 
+    /// What [`Oracle::new_message`] will return next.
+    pub fn next_message(&self) -> MessageId {
+        self.messages.len()
+    }
+
     #[expect(clippy::too_many_arguments, reason = "a message's facts")]
     pub fn new_message(
         &mut self,
@@ -210,7 +245,8 @@ impl Oracle {
         qos: QoS,
         retain: bool,
         clear: bool,
-        expires: bool,
+        expiry_s: Option<u32>,
+        payload_len: usize,
         will: bool,
         now: Time,
     ) -> MessageId {
@@ -223,13 +259,16 @@ impl Oracle {
             qos,
             retain,
             clear,
-            expires,
+            expiry_s,
+            payload_len,
             sent_at: now,
             sends: 1,
             certain_at: None,
             settled_at: None,
             refused: false,
             will: will.then_some(WillState::Held),
+            due: None,
+            not_before: Time(0),
         });
         self.messages.len() - 1
     }
@@ -251,7 +290,9 @@ impl Oracle {
         }
         message.certain_at = Some(now);
         let message = &self.messages[id];
-        if message.expires || message.clear {
+        // Who was there all the time from then on is owed it.
+        let since = message.due.map_or(message.sent_at, |due| due.from + due.delay.saturating_sub(self.behind));
+        if message.expiry_s.is_some() || message.clear {
             // It may expire on its way; it carries no payload to be known by.
             return;
         }
@@ -263,13 +304,13 @@ impl Oracle {
             let qos =
                 session.subscriptions.iter().filter(|subscription| !is_shared(subscription.filter)).filter_map(|subscription| {
                     let holds = matches(subscription.filter, message.topic)
-                        && subscription.confirmed_at.is_some_and(|at| at < message.sent_at)
+                        && subscription.confirmed_at.is_some_and(|at| at < since)
                         && !subscription.leaving
                         && subscription.gone_at.is_none();
                     if !holds {
                         return None;
                     }
-                    let options = || subscription.options_between(message.sent_at, now);
+                    let options = || subscription.options_between(since, now);
                     if message.publisher == client && options().any(|options| options.no_local) {
                         return None;
                     }
@@ -277,7 +318,7 @@ impl Oracle {
                 });
             match qos.max().map(|qos| qos.min(message.qos)) {
                 None => {}
-                Some(QoS::AtMostOnce) if !session.connected || session.connected_since >= message.sent_at => {}
+                Some(QoS::AtMostOnce) if !session.connected || session.connected_since >= since => {}
                 Some(QoS::AtMostOnce) => {
                     session.owed_now.insert(id);
                 }
@@ -295,7 +336,7 @@ impl Oracle {
             for subscription in &session.subscriptions {
                 let holds = is_shared(subscription.filter)
                     && matches(subscription.filter, message.topic)
-                    && subscription.confirmed_at.is_some_and(|at| at < message.sent_at)
+                    && subscription.confirmed_at.is_some_and(|at| at < since)
                     && !subscription.leaving
                     && subscription.gone_at.is_none();
                 if holds {
@@ -306,12 +347,12 @@ impl Oracle {
         // At QoS 0 it is lost with any member that is not there.
         shared.owing.retain(|filter| {
             self.sessions.iter().flatten().all(|session| {
-                session.connected && session.connected_since < message.sent_at
+                session.connected && session.connected_since < since
                     || session
                         .subscriptions
                         .iter()
                         .filter(|s| s.filter == *filter)
-                        .flat_map(|s| s.options_between(message.sent_at, now))
+                        .flat_map(|s| s.options_between(since, now))
                         .all(|options| options.qos.min(message.qos) > QoS::AtMostOnce)
             })
         });
@@ -321,13 +362,51 @@ impl Oracle {
 
     pub fn on_connect_sent(&mut self, client: usize, clean: bool, now: Time) {
         self.on_disconnected(client, now);
+        // A delayed will is published or not, whether the session goes on in time or ends.
+        for message in self.messages.iter_mut().filter(|message| message.publisher == client) {
+            if message.due.is_some_and(|due| !due.delay.is_zero()) && message.certain_at.is_none() {
+                message.will = Some(WillState::Open);
+            }
+        }
         if clean {
             self.session_may_have_ended(client);
         }
     }
 
+    // Wills.
+
+    /// A connection with a will has broken: the will is published when its delay has passed or its session ends, whichever is first
+    /// [MQTT-3.1.2-8], unless the session goes on before [MQTT-3.1.3-9].
+    pub fn on_will_due(&mut self, will: MessageId, socket: usize, delay_s: u32, now: Time) {
+        let delay = Duration::from_secs(delay_s.into());
+        let message = &mut self.messages[will];
+        message.will = Some(WillState::Due);
+        message.due = Some(Due { from: now, delay, socket });
+        message.not_before = now + delay.saturating_sub(self.behind);
+    }
+
+    /// The session goes on: wills whose delay has not passed will never be published.
+    fn cancel_wills(&mut self, client: usize, now: Time) {
+        for message in self.messages.iter_mut().filter(|message| message.publisher == client && message.certain_at.is_none()) {
+            let Some(due) = message.due.take_if(|due| !due.delay.is_zero()) else { continue };
+            let cancelled = now < due.from + due.delay.saturating_sub(self.behind);
+            message.will = Some(if cancelled { WillState::Discarded } else { WillState::Open });
+        }
+    }
+
+    /// All is quiet: wills that were due have been published, if their connections are gone for the broker too.
+    pub fn settle_wills(&mut self, is_closed: impl Fn(usize) -> bool, now: Time) {
+        for id in 0..self.messages.len() {
+            let Some(due) = self.messages[id].due.filter(|_| self.messages[id].will == Some(WillState::Due)) else { continue };
+            let late = if due.delay.is_zero() { Duration::ZERO } else { self.late };
+            if is_closed(due.socket) && now >= due.from + due.delay + late {
+                self.on_certain(id, now);
+            }
+        }
+    }
+
     /// CONNACK: the session is this connection's.
-    pub fn on_connected(&mut self, client: usize, connect: &ConnectSpec, present: bool, now: Time) {
+    pub fn on_connected(&mut self, client: usize, connect: &ConnectSpec, present: bool, sent_at: Time, now: Time) {
         let name = self.names[client].clone();
         if present {
             if connect.clean {
@@ -338,11 +417,19 @@ impl Oracle {
                 self.fail("session", format!("{name}: session present where none was left"), vec![name]);
                 return;
             };
+            if let Some(by) = session.gone_by.take()
+                && sent_at > by + self.late
+            {
+                self.fail("session", format!("{name}: session present that must have expired by {by:?}"), vec![name]);
+                return;
+            }
             session.connected = true;
+            session.connect_sent_at = sent_at;
             session.connected_since = now;
             session.expired = false;
             session.closed_at = None;
             session.expiry_s = connect.expiry_s;
+            self.cancel_wills(client, now);
             return;
         }
         if let Some(session) = &self.sessions[client]
@@ -361,11 +448,12 @@ impl Oracle {
             certain: true,
             expiry_s: connect.expiry_s,
             connected: true,
-            began: now,
+            connect_sent_at: sent_at,
             connected_since: now,
             lost_at: now,
             closed_at: None,
             expired: false,
+            gone_by: None,
             subscriptions: Vec::new(),
             replays: Vec::new(),
             received: HashMap::new(),
@@ -385,6 +473,7 @@ impl Oracle {
         }
         session.connected = false;
         session.lost_at = session.closed_at.take().unwrap_or(now);
+        session.gone_by = (session.expiry_s < u32::MAX).then(|| now + Duration::from_secs(session.expiry_s.into()));
         session.owed_now.clear();
         let ends = session.expiry_s == 0;
         self.loosen_groups_of(client, false);
@@ -406,11 +495,16 @@ impl Oracle {
     fn loosen_groups_of(&mut self, client: usize, ended: bool) {
         let Some(session) = &self.sessions[client] else { return };
         let filters: Vec<_> = session.subscriptions.iter().map(|s| s.filter).filter(|filter| is_shared(filter)).collect();
+        let may_be_at_qos_0 = |message: &Message| {
+            let shared = session.subscriptions.iter().filter(|s| is_shared(s.filter) && matches(s.filter, message.topic));
+            shared.flat_map(|s| &s.terms).any(|terms| terms.options.qos == QoS::AtMostOnce)
+        };
         for (id, message) in self.messages.iter().enumerate().filter(|(_, message)| message.topic.starts_with("s/")) {
             if filters.iter().any(|filter| matches(filter, message.topic)) {
                 let shared = self.shared.entry(id).or_default();
                 shared.may_repeat |= ended;
-                shared.may_be_lost = true;
+                // At QoS 1 it is given to another member.
+                shared.may_be_lost |= message.qos != QoS::AtLeastOnce || may_be_at_qos_0(message);
             }
         }
     }
@@ -432,6 +526,13 @@ impl Oracle {
     /// Something was sent that ends the session when it gets there: nothing is owed to it any more.
     pub fn session_may_have_ended(&mut self, client: usize) {
         self.loosen_groups_of(client, true);
+        // With the session its wills are published, however long their delay.
+        for message in self.messages.iter_mut().filter(|message| message.publisher == client) {
+            message.not_before = Time(0);
+            if message.certain_at.is_none() && message.due.take_if(|due| !due.delay.is_zero()).is_some() {
+                message.will = Some(WillState::Open);
+            }
+        }
         if let Some(session) = &mut self.sessions[client] {
             session.certain = false;
             session.owed.clear();
@@ -446,10 +547,12 @@ impl Oracle {
     }
 
     /// A CONNECT that would resume the session was sent, and its connection lost.
-    pub fn on_connect_lost(&mut self, client: usize, expiry_s: u32) {
+    pub fn on_connect_lost(&mut self, client: usize, expiry_s: u32, now: Time) {
         if let Some(session) = &mut self.sessions[client] {
             // If it was read, the time counts anew from there; if not, from before.
             session.expiry_s = session.expiry_s.min(expiry_s);
+            let anew = (expiry_s < u32::MAX).then(|| now + Duration::from_secs(expiry_s.into()));
+            session.gone_by = session.gone_by.zip(anew).map(|(before, anew)| before.max(anew));
         }
     }
 
@@ -555,9 +658,32 @@ impl Oracle {
         if m.will == Some(WillState::Discarded) || m.will == Some(WillState::Held) {
             return self.fail_about("will", client, id, "a will was published that was not due");
         }
+        if now < m.not_before {
+            return self.fail_about("will", client, id, "a will was published before its delay had passed");
+        }
+        if delivered.payload_len != m.payload_len {
+            return self.fail_about("content", client, id, "delivered with another payload than published");
+        }
         let Some(session) = &mut self.sessions[client] else {
             return self.fail_about("no match", client, id, "a message without a session");
         };
+        if let Some(expiry_s) = delivered.expiry_s {
+            // It has waited at least from its acknowledgement to the subscriber's CONNECT, and at most from its sending to now.
+            let waited = m.certain_at.map_or(Duration::ZERO, |at| session.connect_sent_at.saturating_since(at));
+            let most_s = m.expiry_s.map(|s| u64::from(s).checked_sub(waited.saturating_sub(self.behind).as_secs()));
+            let least_s = m.expiry_s.map_or(0, |s| u64::from(s).saturating_sub((now - m.sent_at + self.behind).as_secs() + 1));
+            let right = match (expiry_s.map(u64::from), most_s) {
+                (None, None) => true,
+                (Some(left_s), Some(Some(most_s))) => (least_s..=most_s.max(1)).contains(&left_s),
+                // What was begun before it expired may be finished.
+                (Some(_), Some(None)) => delivered.dup,
+                _ => false,
+            };
+            if !right {
+                let what = format!("message expiry interval {expiry_s:?}, may be {least_s} to {most_s:?}");
+                return self.fail_about("message expiry", client, id, &what);
+            }
+        }
         if delivered.qos > m.qos {
             return self.fail_about("qos", client, id, "delivered at a higher QoS than published");
         }
@@ -700,7 +826,7 @@ impl Oracle {
             }
             anything_certain |= m.certain_at.is_some();
             allowed.insert((!m.clear).then_some(id));
-            if m.expires {
+            if m.expiry_s.is_some() {
                 allowed.insert(None);
             }
         }
@@ -734,7 +860,16 @@ impl Oracle {
             .flatten()
             .all(|s| s.connected && s.certain || s.subscriptions.iter().all(|s| !is_shared(s.filter)));
         for (&id, shared) in &mut self.shared {
-            let owing = std::mem::take(&mut shared.owing);
+            let mut owing = std::mem::take(&mut shared.owing);
+            // With all members that were there it may be gone; there must be one that it could have been given to.
+            let sent_at = self.messages[id].sent_at;
+            let has_stayed = |s: &Subscription| {
+                !s.leaving && s.gone_at.is_none() && s.confirmed_at.is_some_and(|at| at < sent_at)
+            };
+            owing.retain(|filter| {
+                let members = self.sessions.iter().flatten().flat_map(|session| &session.subscriptions);
+                members.filter(|s| s.filter == *filter).any(has_stayed)
+            });
             if all_there && !shared.may_be_lost && shared.deliveries < owing.len() as u32 {
                 self.missing += u64::from(owing.len() as u32 - shared.deliveries);
                 if self.missing > dropped {
@@ -753,7 +888,8 @@ impl Oracle {
         for (id, message) in self.messages.iter_mut().enumerate() {
             if message.settled_at.is_none()
                 && !in_flight.contains(&id)
-                && !matches!(message.will, Some(WillState::Held | WillState::Open))
+                && (message.certain_at.is_some()
+                    || !matches!(message.will, Some(WillState::Held | WillState::Open | WillState::Due)))
             {
                 message.settled_at = Some(now);
             }

@@ -5,28 +5,38 @@ use crate::script::Script;
 use crate::world::{self, Report};
 use corelane::shard::Counters;
 use corelane::time::Time;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
+use std::sync::Once;
 
-static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
+thread_local! {
+    static IN_RUN: Cell<bool> = const { Cell::new(false) };
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 /// Panics of the core are failures like others: remembered, not printed.
 pub fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(set_hook);
+}
+
+fn set_hook() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        let text = info.to_string();
-        if info.location().is_some_and(|location| location.file().ends_with("sim/main.rs")) {
+        if IN_RUN.get() {
+            LAST_PANIC.set(info.to_string());
+        } else {
             default(info);
-        } else if let Ok(mut last) = LAST_PANIC.lock() {
-            *last = text;
         }
     }));
 }
 
 pub fn run_caught(script: &Script, trace: bool) -> Report {
-    catch_unwind(AssertUnwindSafe(|| world::run(script, trace))).unwrap_or_else(|_| {
-        let detail = LAST_PANIC.lock().map(|last| last.clone()).unwrap_or_default();
-        let failure = Failure { property: "panic", detail, subjects: Vec::new() };
+    IN_RUN.set(true);
+    let report = catch_unwind(AssertUnwindSafe(|| world::run(script, trace)));
+    IN_RUN.set(false);
+    report.unwrap_or_else(|_| {
+        let failure = Failure { property: "panic", detail: LAST_PANIC.take(), subjects: Vec::new() };
         Report {
             steps: 0,
             checked: 0,
