@@ -2,6 +2,7 @@
 
 use super::Shard;
 use super::deliver::DELIVERY_BYTES;
+use crate::fault::Fault;
 use crate::ids::{ConnectionId, SessionId};
 use crate::session::outbound::Acknowledged;
 use crate::time::Time;
@@ -37,11 +38,11 @@ impl Shard {
     pub(super) fn on_pubrec(&mut self, id: ConnectionId, pubrec: &Ack<'_>, now: Time) {
         let refused = pubrec.reason.is_error();
         let known = self.acknowledge(id, |outbound| outbound.on_pubrec(pubrec.packet_id, refused));
+        if known && (refused || Fault::FreePacketIdOnPubrec.is_planted()) {
+            self.charge -= DELIVERY_BYTES;
+            self.pump_connection(id, now);
+        }
         if refused {
-            if known {
-                self.charge -= DELIVERY_BYTES;
-                self.pump_connection(id, now);
-            }
             return;
         }
         // A client that asks is answered, also for an id that is not in use: only that lets it go on.

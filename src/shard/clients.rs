@@ -37,7 +37,8 @@ impl Shard {
             return;
         }
         let expiry = Duration::from_secs(state.expiry_interval_s.into());
-        state.expires_at = if state.expiry_interval_s == u32::MAX { Time::NEVER } else { now + expiry };
+        let for_ever = state.expiry_interval_s == u32::MAX || Fault::ForgetSessionExpiry.is_planted();
+        state.expires_at = if for_ever { Time::NEVER } else { now + expiry };
         if let Some(will) = &mut state.will {
             if will.delay_interval_s == 0 || self.phase != super::Phase::Running || Fault::IgnoreWillDelay.is_planted() {
                 self.publish_will(session, now);
@@ -77,7 +78,7 @@ impl Shard {
             return;
         }
         let session = SessionId(timer.slot);
-        if state.expires_at <= now && !Fault::ForgetSessionExpiry.is_planted() {
+        if state.expires_at <= now {
             self.counters.sessions_expired += 1;
             self.effects.events.push(Event::SessionExpired { client_id: state.client_id.clone() });
             self.end_session(session, now);

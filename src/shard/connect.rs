@@ -176,7 +176,7 @@ impl Shard {
                 return Flow::Gone;
             }
             self.counters.closed_taken_over += 1;
-            if !Fault::KeepOlderConnection.is_planted() {
+            if connect.clean_start || !Fault::KeepOlderConnection.is_planted() {
                 self.close(older, Some(ReasonCode::SESSION_TAKEN_OVER), "session taken over by a newer connection", now);
             }
             // The session may have ended with that connection.

@@ -539,10 +539,12 @@ impl Client {
         }
     }
 
-    /// All is quiet and the connection is up: everything it has sent has been routed.
-    pub fn on_quiet(&mut self, oracle: &mut Oracle, now: Time) {
+    /// All is quiet: if the connection is up, everything it has sent has been routed. `gone`: the broker has no connection of it.
+    pub fn on_quiet(&mut self, gone: bool, oracle: &mut Oracle, now: Time) {
         if self.is_up() {
             self.handled_until(u64::MAX, oracle, now);
+        } else if gone && !self.must_start_clean {
+            oracle.on_gone(self.index, now);
         }
     }
 
@@ -806,13 +808,10 @@ impl Client {
             oracle.messages[will].will = Some(WillState::Open);
         }
         let socket = net.open(self.index);
-        let will_message = connect
-            .will
-            .as_ref()
-            .map(|will| {
-                let payload_len = will_payload(oracle.next_message()).len();
-                oracle.new_message(self.index, will.topic, will.qos, will.retain, false, None, payload_len, true, now)
-            });
+        let will_message = connect.will.as_ref().map(|will| {
+            let payload_len = will_payload(oracle.next_message()).len();
+            oracle.new_message(self.index, will.topic, will.qos, will.retain, false, None, payload_len, true, now)
+        });
         let v5 = self.v5();
         let mut list = Vec::new();
         if v5 {
@@ -992,7 +991,7 @@ impl Client {
                 self.must_start_clean = true;
                 oracle.session_may_have_ended(self.index);
             } else {
-                oracle.on_connect_lost(self.index, link.connect.expiry_s, now);
+                oracle.on_connect_lost(self.index, link.connect.expiry_s);
             }
         }
     }

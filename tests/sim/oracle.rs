@@ -540,6 +540,15 @@ impl Oracle {
         }
     }
 
+    /// All is quiet and the broker has no connection of this client: its session has ended for certain if it was to end with its
+    /// connection, or its time is over.
+    pub fn on_gone(&mut self, client: usize, now: Time) {
+        let Some(session) = self.sessions[client].as_ref().filter(|session| !session.connected) else { return };
+        if session.gone_by.is_some_and(|by| session.expiry_s == 0 || now > by + self.late) {
+            self.end_session(client);
+        }
+    }
+
     /// It has ended for certain.
     pub fn end_session(&mut self, client: usize) {
         self.session_may_have_ended(client);
@@ -547,12 +556,12 @@ impl Oracle {
     }
 
     /// A CONNECT that would resume the session was sent, and its connection lost.
-    pub fn on_connect_lost(&mut self, client: usize, expiry_s: u32, now: Time) {
+    pub fn on_connect_lost(&mut self, client: usize, expiry_s: u32) {
         if let Some(session) = &mut self.sessions[client] {
             // If it was read, the time counts anew from there; if not, from before.
             session.expiry_s = session.expiry_s.min(expiry_s);
-            let anew = (expiry_s < u32::MAX).then(|| now + Duration::from_secs(expiry_s.into()));
-            session.gone_by = session.gone_by.zip(anew).map(|(before, anew)| before.max(anew));
+            // If it was not, the connection that it would have taken over may still be there.
+            session.gone_by = None;
         }
     }
 
@@ -863,9 +872,8 @@ impl Oracle {
             let mut owing = std::mem::take(&mut shared.owing);
             // With all members that were there it may be gone; there must be one that it could have been given to.
             let sent_at = self.messages[id].sent_at;
-            let has_stayed = |s: &Subscription| {
-                !s.leaving && s.gone_at.is_none() && s.confirmed_at.is_some_and(|at| at < sent_at)
-            };
+            let has_stayed =
+                |s: &Subscription| !s.leaving && s.gone_at.is_none() && s.confirmed_at.is_some_and(|at| at < sent_at);
             owing.retain(|filter| {
                 let members = self.sessions.iter().flatten().flat_map(|session| &session.subscriptions);
                 members.filter(|s| s.filter == *filter).any(has_stayed)

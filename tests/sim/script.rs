@@ -115,6 +115,17 @@ pub enum Action {
     },
 }
 
+impl ConnectSpec {
+    /// A session that ends with its connection.
+    pub fn clean() -> Self {
+        Self { clean: true, expiry_s: 0, keep_alive_s: 0, receive_maximum: None, topic_alias_maximum: 0, will: None }
+    }
+}
+
+fn publish(topic: &'static str, qos: QoS, retain: bool) -> Action {
+    Action::Publish { topic, qos, retain, clear: false, expiry_s: None, bytes: 0, alias: false }
+}
+
 impl Script {
     pub fn random(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -178,6 +189,17 @@ impl Script {
             script.subscribe_to_fresh_topics(random);
             return script;
         }
+        match seed % 16 {
+            7 => {
+                script.subscribe_amid_retained(random);
+                return script;
+            }
+            11 => {
+                script.publish_to_a_crowd(random);
+                return script;
+            }
+            _ => {}
+        }
         let features = Features::random(random);
         for client in &mut script.clients {
             let limited = client.version == Version::V5 && features.maximum_packet_size && random.one_in(2);
@@ -233,6 +255,55 @@ impl Script {
                 Step { round: 0, client, after_us: random.between(0, most_us), action }
             });
             self.steps.extend([connect].into_iter().chain(subscribes));
+        }
+    }
+
+    /// Everyone subscribes again and again to topics that everyone publishes retained messages to.
+    fn subscribe_amid_retained(&mut self, random: &mut Random) {
+        (self.rounds, self.rough, self.shards) = (2, true, random.between(3, 5) as usize);
+        for client in 0..self.clients.len() {
+            self.steps.push(Step { round: 0, client, after_us: 0, action: Action::Connect(ConnectSpec::clean()) });
+            for round in 0..self.rounds {
+                for _ in 0..random.between(5, 25) {
+                    let action = match random.below(3) {
+                        0 => {
+                            let options = SubscriptionOptions::from(QoS::AtLeastOnce);
+                            Action::Subscribe { filters: vec![(random.pick(&["t/0", "t/1", "t/#"]), options)], identifier: None }
+                        }
+                        _ => publish(random.pick(&["t/0", "t/1"]), QoS::AtLeastOnce, true),
+                    };
+                    self.steps.push(Step { round, client, after_us: random.between(0, 2_000), action });
+                }
+            }
+        }
+    }
+
+    /// More subscribers than a turn serves, and publishers that send message after message to the same topics; some of the subscribers
+    /// come and go, and with them their shares of shared subscriptions.
+    fn publish_to_a_crowd(&mut self, random: &mut Random) {
+        (self.rounds, self.shards, self.shutdown) = (2, 1, false);
+        self.limits.turn_budget = random.pick(&[1, 2, 7]);
+        let qos = random.pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
+        for index in self.clients.len()..random.between(70, 120) as usize {
+            self.clients.push(ClientSpec { id: format!("client-{index}"), version: Version::V5, maximum_packet_size: None });
+        }
+        for client in 0..self.clients.len() {
+            let mut step = |round, after_us, action| self.steps.push(Step { round, client, after_us, action });
+            step(0, 0, Action::Connect(ConnectSpec::clean()));
+            let filters = vec![(random.pick(&["t/0", "t/+", "t/#"]), SubscriptionOptions::from(qos))];
+            step(0, random.between(0, 2_000), Action::Subscribe { filters, identifier: None });
+            if client < 10 {
+                let filters = vec![("$share/g/s/#", SubscriptionOptions::from(QoS::AtLeastOnce))];
+                step(0, 0, Action::Subscribe { filters, identifier: None });
+            }
+            for _ in 0..if client < 5 { random.between(3, 8) } else { 0 } {
+                step(1, random.between(0, 500), publish("t/0", qos, false));
+                step(1, 0, publish(random.pick(SHARED_TOPICS), QoS::AtLeastOnce, false));
+            }
+            if (5..10).contains(&client) {
+                step(1, 0, Action::StopReading { ms: 1_000 });
+                step(1, random.between(0, 20_000), Action::Drop { reset: random.one_in(2) });
+            }
         }
     }
 

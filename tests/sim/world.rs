@@ -359,7 +359,11 @@ impl World {
         if self.script.rough && self.random.one_in(100) {
             // Most pauses are an interrupt's, a few a machine's.
             // A connection is closed in the midst of its last bytes if its core sleeps too long; so none does at the end.
-            let us = if self.random.one_in(30) && !self.stopping { self.random.between(1_000, 4_000_000) } else { self.random.between(10, 3_000) };
+            let us = if self.random.one_in(30) && !self.stopping {
+                self.random.between(1_000, 4_000_000)
+            } else {
+                self.random.between(10, 3_000)
+            };
             self.cores[index].asleep_until = self.now + Duration::from_micros(us);
             self.net.trace.say(self.now, || format!("core {index} falls asleep for {us} µs"));
             return true;
@@ -762,7 +766,8 @@ impl World {
     pub fn check(&mut self) {
         let now = self.now;
         for client in &mut self.clients {
-            client.on_quiet(&mut self.oracle, now);
+            let gone = self.net.open.iter().all(|at| self.net.sockets[*at].client != client.index);
+            client.on_quiet(gone, &mut self.oracle, now);
         }
         let sockets = &self.net.sockets;
         self.oracle.settle_wills(|socket| sockets[socket].owner == Owner::Closed, now);
