@@ -99,6 +99,8 @@ stage "release build" step cargo build --locked --release --workspace
 stage "client tests" tests tests/clients/run.sh --broker "$target/release/corelane"
 
 say "summary"
+# What the tests say of themselves, past the capture of their output: seeds, faults, executions, statements.
+grep -ohE '(sim|fuzz|statements): .*' "$logs/tests.log" || true
 printf '%s\n' "${summary[@]}"
 printf '%d s in all\n%d passed, %d failed\n' "$SECONDS" "$passed" "$failed"
 [ "$failed" -eq 0 ]

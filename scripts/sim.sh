@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The simulation of the core: shards, rings, sockets and clients in one thread, all chance from a seed, checked by an oracle.
 # Usage: sim.sh [--seed S | --minutes M | --survey N]
-#   (nothing)    the fixed seeds, those that once failed, and a few fresh ones
+#   (nothing)    the fixed seeds, those that once failed, a few fresh ones, and the table of deliberate faults
 #   --seed S     one seed, with all that happens in it and, if it fails, the smallest script found that fails in the same way
 #   --minutes M  fresh seeds for M minutes
-#   --survey N   the first N seeds: which fail and how, and what the core counted in all of them
+#   --survey N   N seeds from CORELANE_SIM_FROM (1) on: which fail and how, and what the core counted in all of them
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,6 +21,7 @@ case ${1:-} in
     --survey) export CORELANE_SIM_SURVEY=$2 ;;
     *) usage ;;
 esac
-# Optimised a little: ten times the seeds in the same time, overflow checks and debug assertions still on.
-export CARGO_PROFILE_TEST_OPT_LEVEL=${CARGO_PROFILE_TEST_OPT_LEVEL:-1}
-exec cargo test --test sim -- --nocapture
+# Where one kind of run is asked for, the faults are left out.
+only=()
+[ $# -eq 0 ] || only=(every_seed)
+exec cargo test --locked --test sim -- --nocapture "${only[@]}"

@@ -2,8 +2,6 @@
 //! DISCONNECT 0x8B to those who understand it, and the close of every connection.
 
 use super::Shard;
-use super::State;
-use super::connection::Wait;
 use crate::ids::ConnectionId;
 use crate::time::Time;
 use crate::wire::ReasonCode;
@@ -51,9 +49,6 @@ impl Shard {
             let slot = self.shutdown_cursor;
             self.shutdown_cursor += 1;
             let Some(connection) = self.connections.get(slot) else { continue };
-            debug_assert!(
-                connection.parked.as_ref().is_none_or(|parked| parked.wait != Wait::Nothing) || connection.state != State::New
-            );
             let id = ConnectionId { slot, generation: connection.generation };
             self.close(id, Some(ReasonCode::SERVER_SHUTTING_DOWN), "server shutting down", now);
         }

@@ -22,8 +22,8 @@ use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use world::Report;
 
-const FIXED_SEEDS: u64 = 150;
-const FRESH_SEEDS: u64 = 50;
+const FIXED_SEEDS: u64 = 300;
+const FRESH_SEEDS: u64 = 100;
 
 #[derive(Default)]
 struct Sums {

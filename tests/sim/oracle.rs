@@ -85,8 +85,11 @@ struct Subscription {
 }
 
 struct Replay {
+    token: u64,
     filter: &'static str,
     from: Time,
+    /// SUBACK has come: it has begun.
+    confirmed_at: Option<Time>,
     topics: HashSet<&'static str>,
 }
 
@@ -597,7 +600,10 @@ impl Oracle {
         session.owed.retain(|id| !excluded(id));
         session.owed_now.retain(|id| !excluded(id));
         if options.qos == QoS::AtMostOnce {
-            let lowered: Vec<_> = session.owed.extract_if(.., |id| matches(filter, messages[*id].topic)).collect();
+            let (lowered, kept) =
+                std::mem::take(&mut session.owed).into_iter().partition(|id| matches(filter, messages[*id].topic));
+            session.owed = kept;
+            let lowered: BTreeSet<MessageId> = lowered;
             session.owed_now.extend(lowered.into_iter().filter(|_| session.connected));
         }
         let terms = Terms { token, options, identifier, from: now, until: None };
@@ -613,13 +619,14 @@ impl Oracle {
             }),
         }
         if options.retain_handling != RetainHandling::DoNotSend && !is_shared(filter) {
-            session.replays.push(Replay { filter, from: now, topics: HashSet::new() });
+            session.replays.push(Replay { token, filter, from: now, confirmed_at: None, topics: HashSet::new() });
         }
         token
     }
 
     pub fn on_subscribed(&mut self, client: usize, token: u64, now: Time) {
         let Some(session) = &mut self.sessions[client] else { return };
+        session.replays.iter_mut().filter(|replay| replay.token == token).for_each(|replay| replay.confirmed_at = Some(now));
         for subscription in &mut session.subscriptions {
             let Some(position) = subscription.terms.iter().position(|terms| terms.token == token) else { continue };
             subscription.terms[..position].iter_mut().for_each(|terms| terms.until = terms.until.or(Some(now)));
@@ -738,10 +745,10 @@ impl Oracle {
                     return self.fail_about("retained", client, id, "retained message outside of a replay");
                 };
                 replay.topics.insert(m.topic);
-                let from = replay.from;
+                let (from, confirmed_at) = (replay.from, replay.confirmed_at);
                 session.replayed.insert(id);
                 session.owed.remove(&id);
-                return self.check_replayed(client, id, from, delivered.qos);
+                return self.check_replayed(client, id, from, confirmed_at, delivered.qos);
             }
             if delivered.retain && replay.is_some() {
                 // Of the replay or live: either is right.
@@ -786,9 +793,10 @@ impl Oracle {
         }
     }
 
-    /// The message was retained when the replay began, or later; and nothing newer of its topic came live since. (What comes at QoS 0
+    /// The message was retained when the replay began, or later; and nothing newer of its topic, sent since, came live. (What is sent
+    /// around the SUBSCRIBE may be given to its subscribers before it is stored, by a core that falls asleep between; what comes at QoS 0
     /// may overtake what waits at QoS 1 or 2.)
-    fn check_replayed(&mut self, client: usize, id: MessageId, from: Time, qos: QoS) {
+    fn check_replayed(&mut self, client: usize, id: MessageId, from: Time, confirmed_at: Option<Time>, qos: QoS) {
         let m = &self.messages[id];
         if self.is_superseded(id, from) {
             return self.fail_about("retained", client, id, "a replay had a message that had been replaced before");
@@ -799,7 +807,8 @@ impl Oracle {
             o.retain
                 && o.topic == m.topic
                 && self.is_over(m, o)
-                && session.received_at.get(other).is_some_and(|(at, live)| *at > from && *live >= qos)
+                && confirmed_at.is_some_and(|at| o.sent_at > at)
+                && session.received_at.get(other).is_some_and(|(_, live)| *live >= qos)
         };
         if session.received.keys().any(newer) {
             self.fail_about("retained", client, id, "a stale retained message after a newer live one");
