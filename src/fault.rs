@@ -41,6 +41,10 @@ pub enum Fault {
     ForgetRedispatch,
     /// No Local does not count.
     IgnoreNoLocal,
+    /// Of several matching subscriptions the last one's QoS counts, not the highest.
+    DeliverAtLastQos,
+    /// Of several matching subscriptions only the first one's identifier is sent.
+    SendOneIdentifier,
     /// A retained message without payload leaves the one that is there.
     KeepClearedRetained,
     /// A retained message does not replace the one that is there.
@@ -64,7 +68,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 27] = [
+    pub const ALL: [Fault; 29] = [
         Fault::ForgetPubrelOnResume,
         Fault::SubackBeforeInterest,
         Fault::RouteRepeatedQos2,
@@ -82,6 +86,8 @@ impl Fault {
         Fault::GiveToTwoMembers,
         Fault::ForgetRedispatch,
         Fault::IgnoreNoLocal,
+        Fault::DeliverAtLastQos,
+        Fault::SendOneIdentifier,
         Fault::KeepClearedRetained,
         Fault::KeepOlderRetained,
         Fault::ReplayStaleRetained,

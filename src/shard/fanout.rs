@@ -209,9 +209,10 @@ impl Shard {
             if first < found_by && served.is_none() {
                 return;
             }
-            qos = qos.max(options.qos);
+            qos = if Fault::DeliverAtLastQos.is_planted() { options.qos } else { qos.max(options.qos) };
             retain |= options.retain_as_published;
-            if subscription.identifier != 0 {
+            let enough = Fault::SendOneIdentifier.is_planted() && !identifiers.is_empty();
+            if subscription.identifier != 0 && !enough {
                 identifiers.push(subscription.identifier);
             }
         }

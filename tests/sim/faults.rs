@@ -25,6 +25,8 @@ fn properties(fault: Fault) -> &'static [&'static str] {
         Fault::KeepOlderConnection => &["one owner"],
         Fault::GiveToTwoMembers | Fault::ForgetRedispatch => &["shared"],
         Fault::IgnoreNoLocal => &["no match"],
+        Fault::DeliverAtLastQos => &["qos"],
+        Fault::SendOneIdentifier => &["subscription identifier"],
         Fault::KeepClearedRetained | Fault::KeepOlderRetained | Fault::ReplayStaleRetained => &["retained"],
         Fault::SendExpired => &["message expiry"],
         Fault::OvertakeParked | Fault::OvertakeFanout => &["order"],
@@ -42,7 +44,7 @@ fn every_deliberate_fault_is_caught_by_the_check_it_breaks() {
         let failures = fixed_seeds()
             .zip(1..)
             .filter_map(|(seed, runs)| Some((shrink::run_caught(&Script::random(seed), false).failure?, runs)));
-        // A fault may show in several ways.
+        // A fault may show in other ways before it does in its own.
         let mut others = BTreeSet::new();
         let caught = failures
             .inspect(|(failure, _)| _ = others.insert(failure.property))

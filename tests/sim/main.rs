@@ -1,8 +1,9 @@
 //! The whole core simulated: shards, rings, sockets and clients in one thread, all chance from one seed, beside an oracle that knows
-//! only MQTT's rules. `cargo test --test sim` runs the seeds below, those that once failed (`seeds.txt`) and a few fresh ones;
+//! only MQTT's rules. `cargo test --test sim` runs the seeds below, those that once failed (`seeds.txt`) and a few fresh ones, and shows
+//! that deliberate faults are caught (`faults`);
 //! CORELANE_SIM_SEED=N runs one and prints all that happens; CORELANE_SIM_MINUTES=N runs fresh ones for so long;
-//! CORELANE_SIM_SURVEY=N runs N from CORELANE_SIM_FROM or 1 on and says how each failing one fails. A failure is shrunk and told with the events that
-//! concern it, or with all events if CORELANE_SIM_ALL is set.
+//! CORELANE_SIM_SURVEY=N runs N from CORELANE_SIM_FROM or 1 on and says how each failing one fails. A failure is shrunk and told with
+//! the events that concern it, or with all events if CORELANE_SIM_ALL is set.
 
 mod client;
 mod ending;

@@ -713,6 +713,28 @@ impl Oracle {
         if !delivered.identifiers.iter().all(has_identifier) {
             return self.fail_about("subscription identifier", client, id, "an identifier of no matching subscription");
         }
+        // Subscriptions that it was routed by for certain, each with the terms that it has always had.
+        let certain_matches = session.subscriptions.iter().filter(|s| {
+            let held =
+                s.confirmed_at.is_some_and(|at| at < m.sent_at) && !s.leaving && s.gone_at.is_none() && !is_shared(s.filter);
+            let local = m.publisher == client && s.terms[0].options.no_local;
+            held && matches(s.filter, m.topic) && s.terms.len() == 1 && !local
+        });
+        for terms in certain_matches.map(|s| &s.terms[0]).filter(|_| !delivered.retain) {
+            if delivered.qos < terms.options.qos.min(m.qos) {
+                return self.fail_about("qos", client, id, "delivered at a lower QoS than granted");
+            }
+            if terms.identifier.is_some_and(|identifier| !delivered.identifiers.contains(&identifier))
+                && delivered.expiry_s.is_some()
+            {
+                return self.fail_about(
+                    "subscription identifier",
+                    client,
+                    id,
+                    "an identifier of a matching subscription is missing",
+                );
+            }
+        }
         let live_matches =
             |shared: bool| session.subscriptions.iter().filter(move |s| is_shared(s.filter) == shared && s.may_match(m, now));
         let published_until = m.settled_at.unwrap_or(now);

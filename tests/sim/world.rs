@@ -603,7 +603,7 @@ impl World {
                 self.fail("seam", format!("core {index} closes {id:?}, which has no socket"), vec![]);
                 return;
             };
-            self.net.sockets[at].closing = Some(now + LINGER);
+            self.net.sockets[at].closing = Some(self.now + LINGER);
             self.cores[index].closing.push(id);
             self.clients[self.net.sockets[at].client].on_closing(at, &mut self.oracle, now);
             self.check_close(at, now);
