@@ -97,6 +97,11 @@ impl Shard {
     }
 
     pub(super) fn deliver(&mut self, routed: &mut Routed<'_>, session: SessionId, terms: Terms<'_>, now: Time) {
+        if routed.message.expires_at < now {
+            // It has waited elsewhere: on a ring, in a fan-out of many turns, for a member of its group that never came back [MQTT-3.3.2-5].
+            self.count_drop(session, DropReason::Expired);
+            return;
+        }
         let state = &mut self.sessions[session.0];
         let Some(slot) = state.connection else {
             if terms.qos == QoS::AtMostOnce {

@@ -267,9 +267,12 @@ impl World {
     /// What is still going on.
     fn unrest(&self) -> impl Iterator<Item = String> {
         let clients = self.clients.iter().filter_map(|client| {
-            let unread = client.link.as_ref().is_some_and(|link| self.net.sockets[link.socket].to_client.len() > 0);
+            let unread = client.link.as_ref().is_some_and(|link| {
+                let socket = &self.net.sockets[link.socket];
+                socket.to_client.len() > 0 || socket.is_closed_by_broker()
+            });
             let why = client.busy(self.round);
-            why.or_else(|| unread.then(|| format!("{} has bytes to read", client.spec.id)))
+            why.or_else(|| unread.then(|| format!("{} has bytes or the end to read", client.spec.id)))
         });
         let sockets = self.net.open.iter().filter_map(|&at| {
             let socket = &self.net.sockets[at];
