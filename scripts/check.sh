@@ -85,7 +85,7 @@ stage() {
 }
 
 command -v cargo >/dev/null || { echo "check.sh: no cargo; install Rust 1.88 or later (see README)" >&2; exit 1; }
-install_missing cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm curl=curl
+install_missing cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm curl=curl valgrind=valgrind
 if command -v rustup >/dev/null; then
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -96,6 +96,7 @@ stage "format" step cargo fmt --all --check
 stage "lints" step cargo clippy --locked --workspace --all-targets -- -D warnings
 stage "tests" tests cargo test --locked --workspace --no-fail-fast
 stage "release build" step cargo build --locked --release --workspace
+stage "instructions" tests scripts/instructions.sh
 stage "client tests" tests tests/clients/run.sh --broker "$target/release/corelane"
 
 say "summary"
