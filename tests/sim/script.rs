@@ -307,6 +307,16 @@ impl Script {
         }
     }
 
+    /// What its publishers send, roughly: a subscriber that does not read may be owed all of it.
+    pub fn bytes_published(&self) -> u64 {
+        const OVERHEAD_BYTES: usize = 30;
+        let bytes = |step: &Step| match step.action {
+            Action::Publish { bytes, .. } => bytes + OVERHEAD_BYTES,
+            _ => OVERHEAD_BYTES,
+        };
+        self.steps.iter().map(bytes).sum::<usize>() as u64
+    }
+
     pub fn is_small(&self) -> bool {
         self.limits.queued_messages_max < 100
     }
