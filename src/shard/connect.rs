@@ -275,13 +275,15 @@ impl Shard {
         let Some(session) = self.connections[id.slot].session else { return Flow::Gone };
         let state = &mut self.sessions[session.0];
         if let Some(expiry) = disconnect.session_expiry_interval_s {
-            if state.expiry_interval_s == 0 && expiry > 0 {
-                // A session announced as ending with its connection cannot be kept after all [MQTT-3.14.2-2].
+            // A session announced as ending with its connection cannot be kept after all [MQTT-3.14.2-2]. Where the limit is 0 all
+            // sessions end so, whatever their clients announced.
+            let limit = self.limits.session_expiry_max_s;
+            if state.expiry_interval_s == 0 && expiry > 0 && limit > 0 {
                 let what = "DISCONNECT sets a session expiry where CONNECT had none";
                 self.refuse(id, WireError { reason: ReasonCode::PROTOCOL_ERROR, what }, now);
                 return Flow::Gone;
             }
-            state.expiry_interval_s = expiry.min(self.limits.session_expiry_max_s);
+            state.expiry_interval_s = expiry.min(limit);
         }
         let wants_will = disconnect.reason == ReasonCode::DISCONNECT_WITH_WILL_MESSAGE || disconnect.reason.is_error();
         if !wants_will && !Fault::KeepWillOnDisconnect.is_planted() {

@@ -47,6 +47,18 @@ fn a_session_that_was_to_end_with_its_connection_cannot_be_kept_by_disconnect() 
     client.expect_closed();
 }
 
+/// A client that asked for an expiry and was granted none has made no mistake when it says one again.
+#[test]
+fn where_no_session_is_kept_a_session_expiry_in_disconnect_does_no_harm() {
+    let broker = crate::harness::Broker::start_with_config("[limits]\nsession_expiry_max_s = 0\nsession_expiry_v3_s = 0\n");
+    let connect = Connect::new(Version::V5, "granted-none").property(property::u32(property::SESSION_EXPIRY_INTERVAL, 100));
+    let (mut client, _) = broker.connect(&connect);
+    client.send(&hex("E0 07 00 05 11 0000003C"));
+    client.expect_closed();
+    let (_, connack) = broker.connect(&connect.resume());
+    assert!(!connack.session_present());
+}
+
 /// 5.0: [MQTT-3.14.2-2]
 #[test]
 fn the_brokers_disconnect_says_its_reason_and_nothing_else() {
