@@ -273,7 +273,7 @@ pub static KNOBS: &[Knob<Config>] = &[
         "limits.mesh_messages_max",
         RESTART,
         count(16, 1_048_576),
-        "Messages in the ring from one core to another; publishers that find it full wait.",
+        "Places in the ring from one core to another, a quarter of them for messages, the rest for connections and subscriptions; who finds none waits.",
         |c| &mut c.limits.mesh_messages_max,
     ),
     knob(
@@ -287,7 +287,7 @@ pub static KNOBS: &[Knob<Config>] = &[
         "limits.fanouts_max",
         RESTART,
         count(1, 1_048_576),
-        "Messages on one shard whose delivery to many subscribers is spread over several turns.",
+        "Messages on one shard whose delivery to many subscribers is spread over several turns; half for its own publishers, half for other shards. Past it publishers wait.",
         |c| &mut c.limits.fanouts_max,
     ),
     knob(

@@ -6,6 +6,7 @@
 use super::Shard;
 use super::deliver::DELIVERY_BYTES;
 use super::events::Event;
+use super::peer::Cargo;
 use super::publish::Pending;
 use super::timers::{Timer, TimerKind};
 use crate::fault::Fault;
@@ -105,7 +106,7 @@ impl Shard {
     }
 
     pub(super) fn ending_may_go_on(&self) -> bool {
-        !self.ending.is_empty() && self.may_push_to_all(1, 1024).is_ok()
+        !self.ending.is_empty() && self.may_push_to_all(Cargo::Control, 1, 1024).is_ok()
     }
 
     /// Removes what ended sessions leave behind: subscriptions (their interest is retracted, which needs room on every ring) and
@@ -121,7 +122,7 @@ impl Shard {
                 budget -= 1;
             }
             while !self.sessions[session.0].subscriptions.is_empty() {
-                if budget == 0 || self.may_push_to_all(1, 1024).is_err() {
+                if budget == 0 || self.may_push_to_all(Cargo::Control, 1, 1024).is_err() {
                     return;
                 }
                 budget -= 1;

@@ -3,7 +3,7 @@
 use super::Shard;
 use super::connection::{State, Wait};
 use super::events::Event;
-use super::peer::{MeshMessage, Parcel};
+use super::peer::{Cargo, MeshMessage, Parcel};
 use super::receive::Flow;
 use super::sys;
 use super::timers::{Timer, TimerKind};
@@ -69,8 +69,8 @@ impl Shard {
             peer_gone: false,
         };
         let message = MeshMessage::Parcel(Box::new(parcel));
-        if !self.may_push(home, 1, message.bytes()) {
-            return Flow::Park(Wait::Mesh(home));
+        if !self.may_push(home, Cargo::Control, 1, message.bytes()) {
+            return Flow::Park(Wait::Mesh(home, Cargo::Control));
         }
         self.effects.departures.push(self.connections[id.slot].socket);
         self.remove_connection(id.slot);

@@ -2,6 +2,7 @@
 //! connection does not need is behind an `Option`.
 
 use super::outbox::Outbox;
+use super::peer::Cargo;
 use crate::fault::Fault;
 use crate::ids::{CoreId, SessionId};
 use crate::limits::Limits;
@@ -70,9 +71,9 @@ pub type Verdict = Result<(), ReasonCode>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// For room on the ring to a core.
-    Mesh(CoreId),
-    /// For room among this core's own fan-outs.
+    /// For room on the ring to a core, for such a push.
+    Mesh(CoreId, Cargo),
+    /// For room among the fan-outs that this core's own publishers may begin.
     Fanout,
     /// For a decision about the packet at the front.
     Decision,

@@ -34,8 +34,36 @@ struct Cursor {
     slot: u32,
 }
 
+/// Where a message comes from. Each may have half of the fan-outs, so that a flood from the one never keeps the other out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A publisher of this core.
+    Here,
+    /// Another core's ring.
+    Ring,
+}
+
+/// A message's subscribers on this core, before it is admitted.
+#[derive(Default)]
+pub(super) struct Local {
+    filters: Filters,
+    /// They are few, and nothing of the topic waits: the message needs no place among the fan-outs.
+    at_once: bool,
+}
+
+impl Local {
+    pub(super) fn is_empty(&self) -> bool {
+        self.filters.is_empty()
+    }
+
+    pub(super) fn may_take_turns(&self) -> bool {
+        !self.at_once && !self.is_empty()
+    }
+}
+
 struct Fanout {
     message: Message,
+    source: Source,
     filters: Filters,
     cursor: Cursor,
     publisher: Option<SessionId>,
@@ -63,16 +91,17 @@ fn is_new(served: &mut SegmentedTable<SessionId>, session: SessionId) -> bool {
 pub(super) struct Fanouts {
     topics: HashMap<u64, VecDeque<Fanout>>,
     turns: VecDeque<u64>,
-    len: usize,
+    /// How many, by [`Source`].
+    lens: [usize; 2],
 }
 
 impl Fanouts {
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.lens.iter().sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     fn is_busy(&self, topic: u64) -> bool {
@@ -80,7 +109,7 @@ impl Fanouts {
     }
 
     fn push(&mut self, topic: u64, fanout: Fanout) {
-        self.len += 1;
+        self.lens[fanout.source as usize] += 1;
         let queue = self.topics.entry(topic).or_default();
         if queue.is_empty() {
             self.turns.push_back(topic);
@@ -102,8 +131,8 @@ impl Fanouts {
         }
     }
 
-    fn done(&mut self, topic: u64) {
-        self.len -= 1;
+    fn done(&mut self, topic: u64, source: Source) {
+        self.lens[source as usize] -= 1;
         if self.topics.get(&topic).is_some_and(VecDeque::is_empty) {
             self.topics.remove(&topic);
         } else {
@@ -113,35 +142,53 @@ impl Fanouts {
 }
 
 impl Shard {
-    /// Delivers to the local subscribers of a topic, now or in turns; whether there are any.
+    /// How many fan-outs more may begin now.
+    pub(super) fn room_for_fanouts(&self, source: Source) -> usize {
+        let most = self.limits.fanouts_max as usize;
+        let share = if self.cores == 1 { most } else { most.div_ceil(2) };
+        share.saturating_sub(self.fanouts.lens[source as usize])
+    }
+
+    /// The local subscribers of a topic.
+    pub(super) fn local(&self, key: &TopicKey<'_>) -> Local {
+        let mut filters = Filters::new();
+        self.subscriptions.matching(&self.hasher, key, &mut filters);
+        let busy = || self.fanouts.is_busy(key.exact()) && !Fault::OvertakeFanout.is_planted();
+        let subscribers: usize = filters.iter().map(|&filter| self.subscriptions.slots(filter) as usize).sum();
+        Local { at_once: subscribers <= AT_ONCE && !busy(), filters }
+    }
+
+    /// Delivers to the local subscribers of a topic, now or in turns.
     pub(super) fn fan_out(
         &mut self,
         routed: &mut Routed<'_>,
         key: &TopicKey<'_>,
+        local: Local,
+        source: Source,
         publisher: Option<SessionId>,
         now: Time,
-    ) -> bool {
-        let mut filters = Filters::new();
-        self.subscriptions.matching(&self.hasher, key, &mut filters);
+    ) {
+        let Local { filters, at_once } = local;
         if filters.is_empty() {
-            return false;
+            return;
         }
         let mut cursor = Cursor::default();
+        if at_once {
+            self.budget = self.budget.max(AT_ONCE);
+            while !self.serve(routed, &filters, &mut cursor, &mut None, publisher, now) {
+                self.budget = AT_ONCE;
+            }
+            return;
+        }
         let mut served = (filters.len() > 1).then(SegmentedTable::new);
-        if !self.fanouts.is_busy(key.exact()) || Fault::OvertakeFanout.is_planted() {
-            let subscribers: usize = filters.iter().map(|&filter| self.subscriptions.slots(filter) as usize).sum();
-            if subscribers <= AT_ONCE {
-                self.budget = self.budget.max(AT_ONCE);
-                served = None;
-            }
-            if self.serve(routed, &filters, &mut cursor, &mut served, publisher, now) {
-                return true;
-            }
+        let begins = !self.fanouts.is_busy(key.exact()) || Fault::OvertakeFanout.is_planted();
+        if begins && self.serve(routed, &filters, &mut cursor, &mut served, publisher, now) {
+            return;
         }
         self.counters.fanouts_continued += 1;
         let removals = self.subscriptions.removals();
-        self.fanouts.push(key.exact(), Fanout { message: routed.owned(), filters, cursor, publisher, served, removals });
-        true
+        let fanout = Fanout { message: routed.owned(), source, filters, cursor, publisher, served, removals };
+        self.fanouts.push(key.exact(), fanout);
     }
 
     /// Serves subscribers from the cursor on; `false`: the turn's budget is used up.
@@ -263,13 +310,11 @@ impl Shard {
             let done = self.serve(&mut routed, &fanout.filters, &mut fanout.cursor, &mut fanout.served, fanout.publisher, now);
             self.scratch = Some(routed.into_frames());
             if done {
-                self.fanouts.done(topic);
+                self.fanouts.done(topic, fanout.source);
             } else {
                 self.fanouts.put_back(topic, fanout);
             }
         }
-        if self.fanouts.len() < self.limits.fanouts_max as usize {
-            self.wake_waiting_for_fanouts();
-        }
+        self.wake_waiting_for_fanouts(self.room_for_fanouts(Source::Here));
     }
 }

@@ -5,7 +5,7 @@
 //! Counts are announced when they have changed and there is room, the latest only, so a storm of members costs one message a turn.
 
 use super::Shard;
-use super::peer::MeshMessage;
+use super::peer::{Cargo, MeshMessage};
 use crate::ids::{CoreId, FilterId, SessionId};
 use crate::segments::SegmentedSlab;
 use crate::topic::{Filter, FilterIndex, Hasher, TopicKey};
@@ -241,7 +241,7 @@ impl Shard {
         while let Some(&group) = self.groups.dirty.front() {
             if self.cores > 1 {
                 let bytes = (size_of::<MeshMessage>() + self.groups.groups[group].text.len()) as u64;
-                if self.may_push_to_all(1, bytes).is_err() {
+                if self.may_push_to_all(Cargo::Control, 1, bytes).is_err() {
                     return;
                 }
             }

@@ -2,7 +2,8 @@
 //! SUBACKs that wait for it.
 
 use super::Shard;
-use super::peer::{MeshMessage, Peer, Progress};
+use super::fanout::Source;
+use super::peer::{Cargo, MeshMessage, Peer, Progress};
 use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId};
 use crate::time::Time;
@@ -31,14 +32,14 @@ impl Shard {
     }
 
     /// Whether messages may be pushed to a core now. What does not wait yet queues behind those that do.
-    pub(super) fn may_push(&self, core: CoreId, messages: u64, bytes: u64) -> bool {
+    pub(super) fn may_push(&self, core: CoreId, cargo: Cargo, messages: u64, bytes: u64) -> bool {
         let Some(peer) = &self.peers[core.index()] else { return true };
-        peer.has_room(messages, bytes) && (peer.waiting.is_empty() || !self.parking.queueing)
+        peer.has_room(cargo, messages, bytes) && !(self.parking.queueing && peer.someone_waits(cargo))
     }
 
     /// The same for every other core; Err: one that has no room.
-    pub(super) fn may_push_to_all(&self, messages: u64, bytes: u64) -> Result<(), CoreId> {
-        match self.peers.iter().flatten().find(|peer| !self.may_push(peer.core, messages, bytes)) {
+    pub(super) fn may_push_to_all(&self, cargo: Cargo, messages: u64, bytes: u64) -> Result<(), CoreId> {
+        match self.peers.iter().flatten().find(|peer| !self.may_push(peer.core, cargo, messages, bytes)) {
             Some(peer) => Err(peer.core),
             None => Ok(()),
         }
@@ -122,14 +123,14 @@ impl Shard {
     /// What the rings to and from a core show at the start of a turn.
     pub fn on_progress(&mut self, peer: CoreId, progress: Progress, _now: Time) {
         self.peer(peer).on_progress(progress);
-        if !self.peer(peer).waiting.is_empty() {
+        if self.peer(peer).is_awaited() {
             self.wake_waiting_for(peer);
         }
     }
 
-    /// How many ring messages the core takes now, all peers together; 0: its fan-outs are full.
+    /// How many ring messages the core takes now, all peers together; 0: the fan-outs that they may begin are full.
     pub fn mesh_budget(&self) -> usize {
-        if self.fanouts.len() >= self.limits.fanouts_max as usize { 0 } else { TAKEN_PER_TURN.saturating_sub(self.taken) }
+        if self.room_for_fanouts(Source::Ring) == 0 { 0 } else { TAKEN_PER_TURN.saturating_sub(self.taken) }
     }
 
     /// Whether someone waits for another core to consume what was pushed to it: the shell then has that core wake this one.
@@ -140,7 +141,7 @@ impl Shard {
             || self.groups.has_unannounced()
             || self.retained.awaits_room()
             || self.phase != super::Phase::Running
-            || self.peers.iter().flatten().any(|peer| !peer.waiting.is_empty())
+            || self.peers.iter().flatten().any(Peer::is_awaited)
     }
 
     /// A message from another core. It causes local deliveries and replies only, so taking it never needs room.

@@ -8,6 +8,7 @@
 use super::Shard;
 use super::connection::{Parked, State, Verdict, Wait};
 use super::events::Event;
+use super::peer::Cargo;
 use super::receive::Flow;
 use super::subscribe::Partial;
 use super::timers::{Timer, TimerKind};
@@ -92,9 +93,9 @@ impl Shard {
     /// The packet at the front, `front_len` bytes, waits.
     pub(super) fn park(&mut self, id: ConnectionId, wait: Wait, front_len: usize, verdict: Option<Verdict>, _now: Time) {
         match wait {
-            Wait::Mesh(core) => {
+            Wait::Mesh(core, cargo) => {
                 self.counters.parked_mesh += 1;
-                self.peer(core).waiting.push_back(id);
+                self.peer(core).waiting(cargo).push_back(id);
             }
             Wait::Fanout => {
                 self.counters.parked_fanout += 1;
@@ -177,19 +178,21 @@ impl Shard {
 
     /// Room has come up on the ring to a core: as many of those that wait for it go on as there is room for.
     pub(super) fn wake_waiting_for(&mut self, core: CoreId) {
-        for _ in 0..RESUMED_PER_TURN {
-            let peer = self.peer(core);
-            if !peer.has_room(1, 0) {
-                return;
+        for cargo in [Cargo::Control, Cargo::Message] {
+            for _ in 0..RESUMED_PER_TURN {
+                let peer = self.peer(core);
+                if !peer.has_room(cargo, 1, 0) {
+                    break;
+                }
+                let Some(id) = peer.waiting(cargo).pop_front() else { break };
+                self.parking.ready.push_back(id);
             }
-            let Some(id) = peer.waiting.pop_front() else { return };
-            self.parking.ready.push_back(id);
         }
     }
 
-    /// Fan-outs have room again.
-    pub(super) fn wake_waiting_for_fanouts(&mut self) {
-        for _ in 0..RESUMED_PER_TURN {
+    /// Fan-outs have room for so many: no more go on, or the rest would lose their places.
+    pub(super) fn wake_waiting_for_fanouts(&mut self, room: usize) {
+        for _ in 0..room.min(RESUMED_PER_TURN) {
             let Some(id) = self.parking.fanout.pop_front() else { return };
             self.parking.ready.push_back(id);
         }

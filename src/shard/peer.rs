@@ -14,6 +14,18 @@ use std::sync::Arc;
 /// Ring slots beyond `mesh_messages_max` that are kept for replies.
 pub const REPLY_SLOTS: u32 = 64;
 
+/// What travels on a ring, by whose room it takes. Messages may fill a quarter of a ring and no more: a flood of them must neither take
+/// the room of connections and subscriptions nor let these wait behind a whole ring of deliveries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cargo {
+    /// MQTT messages.
+    Message,
+    /// Connections, interest, groups, asks.
+    Control,
+    /// Pages, which have slots of their own.
+    Reply,
+}
+
 pub enum MeshMessage {
     /// A connection on its way to its home core.
     Parcel(Box<Parcel>),
@@ -81,8 +93,12 @@ impl MeshMessage {
         (size_of::<MeshMessage>() + beyond) as u64
     }
 
-    fn is_reply(&self) -> bool {
-        matches!(self, MeshMessage::RetainedPage(_))
+    fn cargo(&self) -> Cargo {
+        match self {
+            MeshMessage::Publish { .. } => Cargo::Message,
+            MeshMessage::RetainedPage(_) => Cargo::Reply,
+            _ => Cargo::Control,
+        }
     }
 }
 
@@ -104,13 +120,15 @@ pub struct Peer {
     pushed_messages: u64,
     pushed_bytes: u64,
     progress: Progress,
+    /// What stands on the ring: how many of a kind one after the other, and how many of each.
+    runs: VecDeque<(Cargo, u64)>,
+    on_ring: [u64; 3],
     /// Messages taken from the ring of the other core.
     taken_messages: u64,
-    replies_pushed: u64,
     /// Asks that the other core has not answered.
     asks_outstanding: u32,
-    /// Connections that wait for room on the ring to this peer, first come first served.
-    pub waiting: VecDeque<ConnectionId>,
+    /// Connections that wait for room on the ring to this peer, by what they have to push, first come first served.
+    waiting: [VecDeque<ConnectionId>; 2],
 }
 
 impl Peer {
@@ -122,38 +140,71 @@ impl Peer {
             pushed_messages: 0,
             pushed_bytes: 0,
             progress: Progress::default(),
+            runs: VecDeque::new(),
+            on_ring: [0; 3],
             taken_messages: 0,
-            replies_pushed: 0,
             asks_outstanding: 0,
-            waiting: VecDeque::new(),
+            waiting: Default::default(),
         }
     }
 
     pub fn on_progress(&mut self, progress: Progress) {
         debug_assert!(progress.consumed_messages <= self.pushed_messages);
+        let mut consumed = progress.consumed_messages - self.progress.consumed_messages;
         self.progress = progress;
+        while consumed > 0
+            && let Some((cargo, count)) = self.runs.front_mut()
+        {
+            let some = consumed.min(*count);
+            self.on_ring[*cargo as usize] -= some;
+            consumed -= some;
+            *count -= some;
+            if *count == 0 {
+                self.runs.pop_front();
+            }
+        }
     }
 
     pub fn on_taken(&mut self, message: &MeshMessage) {
         self.taken_messages += 1;
-        if message.is_reply() {
+        if message.cargo() == Cargo::Reply {
             self.asks_outstanding -= 1;
         }
     }
 
     /// Whether `messages` of `bytes` in all may be pushed now. A ring that is empty takes any one message, however large.
-    pub fn has_room(&self, messages: u64, bytes: u64) -> bool {
-        let waiting = self.pushed_messages - self.progress.consumed_messages;
-        // Replies stand in slots of their own; how many of the waiting ones are replies is not known, so count them all.
-        let room_for_messages = waiting + messages <= self.messages_max;
+    pub fn has_room(&self, cargo: Cargo, messages: u64, bytes: u64) -> bool {
+        let quarter = (self.messages_max / 4).max(1);
+        let (messages_max, bytes_max) = match cargo {
+            Cargo::Message => (quarter, self.bytes_max / 4 * 3),
+            Cargo::Control | Cargo::Reply => (self.messages_max - quarter, self.bytes_max),
+        };
         let waiting_bytes = self.pushed_bytes.saturating_sub(self.progress.consumed_bytes);
-        room_for_messages && (waiting == 0 || waiting_bytes + bytes <= self.bytes_max)
+        self.on_ring[cargo as usize] + messages <= messages_max && (self.is_idle() || waiting_bytes + bytes <= bytes_max)
     }
 
     pub fn on_pushed(&mut self, message: &MeshMessage) {
         self.pushed_messages += 1;
         self.pushed_bytes += message.bytes();
-        self.replies_pushed += u64::from(message.is_reply());
+        let cargo = message.cargo();
+        self.on_ring[cargo as usize] += 1;
+        match self.runs.back_mut() {
+            Some((last, count)) if *last == cargo => *count += 1,
+            _ => self.runs.push_back((cargo, 1)),
+        }
+    }
+
+    /// Connections that wait for room for such a push.
+    pub fn waiting(&mut self, cargo: Cargo) -> &mut VecDeque<ConnectionId> {
+        &mut self.waiting[usize::from(cargo != Cargo::Message)]
+    }
+
+    pub fn someone_waits(&self, cargo: Cargo) -> bool {
+        !self.waiting[usize::from(cargo != Cargo::Message)].is_empty()
+    }
+
+    pub fn is_awaited(&self) -> bool {
+        self.someone_waits(Cargo::Message) || self.someone_waits(Cargo::Control)
     }
 
     pub fn may_ask(&self) -> bool {
@@ -195,22 +246,50 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::MessageRef;
+    use crate::wire::QoS;
 
     fn interest() -> MeshMessage {
         MeshMessage::Interest { key: InterestKey::Exact(1), wanted: true }
     }
 
+    fn publish() -> MeshMessage {
+        let (topic, qos, retain, expires_at) = ("t", QoS::AtMostOnce, false, Time::NEVER);
+        let message = Message::from(MessageRef { topic, properties: &[], payload: &[], qos, retain, expires_at });
+        MeshMessage::Publish { message, deliver: true, store: false, groups: None }
+    }
+
     #[test]
     fn room_is_bounded_in_messages_and_bytes_and_an_empty_ring_takes_any_one() {
-        let mut peer = Peer::new(CoreId(1), 2, 100);
-        assert!(peer.has_room(1, 1_000_000));
+        let control = Cargo::Control;
+        let mut peer = Peer::new(CoreId(1), 3, 200);
+        assert!(peer.has_room(control, 1, 1_000_000));
         peer.on_pushed(&interest());
-        assert!(peer.has_room(1, 10) && !peer.has_room(1, 1_000));
+        assert!(peer.has_room(control, 1, 10) && !peer.has_room(control, 1, 1_000));
         peer.on_pushed(&interest());
-        assert!(!peer.has_room(1, 0));
+        assert!(!peer.has_room(control, 1, 0));
         let consumed = peer.pushed_bytes;
         peer.on_progress(Progress { consumed_messages: 2, consumed_bytes: consumed, arrived_messages: 0 });
-        assert!(peer.has_room(2, 100) && peer.is_idle());
+        assert!(peer.has_room(control, 2, 100) && peer.is_idle());
+    }
+
+    #[test]
+    fn messages_fill_a_quarter_of_a_ring_and_leave_the_rest_to_connections_and_subscriptions() {
+        let mut peer = Peer::new(CoreId(1), 16, 1 << 20);
+        for _ in 0..4 {
+            assert!(peer.has_room(Cargo::Message, 1, 0));
+            peer.on_pushed(&publish());
+        }
+        assert!(!peer.has_room(Cargo::Message, 1, 0) && peer.has_room(Cargo::Control, 12, 0));
+        peer.on_pushed(&interest());
+        peer.on_pushed(&publish());
+        assert!(!peer.has_room(Cargo::Control, 12, 0));
+        // One after the other is consumed, and gives back what it took.
+        for (consumed, message, control) in [(4, 3, 11), (5, 3, 12), (6, 4, 12)] {
+            peer.on_progress(Progress { consumed_messages: consumed, ..Progress::default() });
+            assert!(peer.has_room(Cargo::Message, message, 0) && !peer.has_room(Cargo::Message, message + 1, 0));
+            assert!(peer.has_room(Cargo::Control, control, 0) && !peer.has_room(Cargo::Control, control + 1, 0));
+        }
     }
 
     #[test]

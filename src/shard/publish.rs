@@ -7,7 +7,8 @@ use super::Shard;
 use super::acknowledge::ack;
 use super::connection::{Aliases, Wait};
 use super::deliver::{Routed, Terms};
-use super::peer::{Groups, MeshMessage};
+use super::fanout::{Local, Source};
+use super::peer::{Cargo, Groups, MeshMessage};
 use super::receive::Flow;
 use super::sys;
 use crate::fault::Fault;
@@ -36,6 +37,7 @@ pub(super) struct Route {
     store: Option<CoreId>,
     /// A core picked for each shared group that matches.
     groups: SmallVec<[(CoreId, Arc<str>); 2]>,
+    local: Local,
 }
 
 impl Shard {
@@ -193,7 +195,7 @@ impl Shard {
         let key = TopicKey::new(message.topic, &hasher);
         let route = self.route(&key, message.retain);
         match self.admit(&route, &message) {
-            Err(Wait::Mesh(_)) if Fault::DropOnFullRing.is_planted() => return Ok(true),
+            Err(Wait::Mesh(..)) if Fault::DropOnFullRing.is_planted() => return Ok(true),
             admitted => admitted?,
         }
         let mut routed = Routed::new(message, owned, self.take_frames());
@@ -209,7 +211,7 @@ impl Shard {
         let own = 1u64 << self.core.0;
         let cores = if self.cores > 1 { self.interest.cores(&self.hasher, key) & !own } else { 0 };
         let store = retain.then(|| self.core_of_topic(key));
-        Route { cores, store, groups: self.pick_groups(key) }
+        Route { cores, store, groups: self.pick_groups(key), local: self.local(key) }
     }
 
     pub(super) fn core_of_topic(&self, key: &TopicKey<'_>) -> CoreId {
@@ -218,9 +220,8 @@ impl Shard {
 
     /// Whether there is room for a message everywhere it goes.
     fn admit(&self, route: &Route, message: &MessageRef<'_>) -> Result<(), Wait> {
-        if self.fanouts.len() >= self.limits.fanouts_max as usize
-            || (self.parking.someone_waits_for_fanouts() && self.parking.queueing)
-        {
+        let queues = self.parking.queueing && self.parking.someone_waits_for_fanouts();
+        if route.local.may_take_turns() && (queues || self.room_for_fanouts(Source::Here) == 0) {
             return Err(Wait::Fanout);
         }
         let targets = self.targets(route);
@@ -228,8 +229,8 @@ impl Shard {
             let bytes = (size_of::<MeshMessage>() + Message::OVERHEAD_BYTES) as u64
                 + (message.topic.len() + message.properties.len() + message.payload.len()) as u64;
             for core in cores_in(targets) {
-                if !self.may_push(core, 1, bytes) {
-                    return Err(Wait::Mesh(core));
+                if !self.may_push(core, Cargo::Message, 1, bytes) {
+                    return Err(Wait::Mesh(core, Cargo::Message));
                 }
             }
         }
@@ -275,7 +276,8 @@ impl Shard {
                 self.deliver_to_group(routed, filter, true, now);
             }
         }
-        wanted |= self.fan_out(routed, key, publisher, now);
+        wanted |= !route.local.is_empty();
+        self.fan_out(routed, key, route.local, Source::Here, publisher, now);
         wanted
     }
 
@@ -293,14 +295,15 @@ impl Shard {
         if deliver {
             let hasher = self.hasher;
             let key = TopicKey::new(message.topic(), &hasher);
-            self.fan_out(&mut routed, &key, None, now);
+            let local = self.local(&key);
+            self.fan_out(&mut routed, &key, local, Source::Ring, None, now);
         }
         self.scratch = Some(routed.into_frames());
     }
 
     pub(super) fn pending_may_go_on(&self) -> bool {
         // What waits for room goes on with the next progress of the ring, which wakes the shard.
-        !self.pending.is_empty() && self.may_push_to_all(1, 0).is_ok() && self.fanouts.len() < self.limits.fanouts_max as usize
+        !self.pending.is_empty() && self.may_push_to_all(Cargo::Message, 1, 0).is_ok() && self.room_for_fanouts(Source::Here) > 0
     }
 
     pub(super) fn publish_pending(&mut self, now: Time, budget: usize) {
@@ -327,7 +330,7 @@ impl Shard {
         };
         let mut groups = SmallVec::new();
         groups.push((core, filter.clone()));
-        let route = Route { cores: 0, store: None, groups };
+        let route = Route { cores: 0, store: None, groups, local: Local::default() };
         if self.admit(&route, &message.as_ref()).is_err() {
             return false;
         }

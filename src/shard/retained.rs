@@ -9,7 +9,7 @@
 
 use super::Shard;
 use super::deliver::{Routed, Terms};
-use super::peer::{MeshMessage, RetainedAsk, RetainedPage};
+use super::peer::{Cargo, MeshMessage, RetainedAsk, RetainedPage};
 use super::sys;
 use crate::fault::Fault;
 use crate::ids::{CoreId, FilterId, SessionId};
@@ -304,7 +304,7 @@ impl Shard {
         }
         let message = MeshMessage::RetainedAsk(Box::new(ask));
         let may_ask = self.peers[core.index()].as_ref().is_some_and(|peer| peer.may_ask());
-        if !may_ask || !self.may_push(core, 1, message.bytes()) {
+        if !may_ask || !self.may_push(core, Cargo::Control, 1, message.bytes()) {
             return false;
         }
         self.peer(core).on_asked();

@@ -31,7 +31,7 @@ impl Shard {
             && self.unconfirmed.is_empty()
             && self.retained.is_idle()
             && !self.parking.someone_waits_for_fanouts();
-        routed && self.peers.iter().flatten().all(|peer| peer.is_idle() && peer.waiting.is_empty())
+        routed && self.peers.iter().flatten().all(|peer| peer.is_idle() && !peer.is_awaited())
     }
 
     pub(super) fn shutting_down_has_work(&self) -> bool {

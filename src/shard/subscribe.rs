@@ -2,6 +2,7 @@
 
 use super::Shard;
 use super::connection::{Verdict, Wait};
+use super::peer::Cargo;
 use super::receive::Flow;
 use crate::ids::{ConnectionId, SessionId};
 use crate::limits::Limits;
@@ -120,7 +121,7 @@ impl Shard {
         // More groups than the ring has slots are announced when there is room; their SUBACK waits for that.
         let messages = messages.min(u64::from(self.limits.mesh_messages_max) / 2);
         let bytes = bytes.min(self.limits.mesh_bytes_max / 2);
-        self.may_push_to_all(messages, bytes).map_err(Wait::Mesh)
+        self.may_push_to_all(Cargo::Control, messages, bytes).map_err(|core| Wait::Mesh(core, Cargo::Control))
     }
 
     fn refuse_quota(&mut self) -> ReasonCode {

@@ -5,6 +5,7 @@ use crate::net::Net;
 use crate::oracle::{Delivered, MessageId, Oracle, WillState};
 use crate::script::{Action, ClientSpec, ConnectSpec, Step, TOPICS};
 use crate::socket::{End, Owner};
+use corelane::limits::Limits;
 use corelane::time::Time;
 use corelane::topic;
 use corelane::wire::{self, Ack, Connect, Disconnect, Packet, Properties, Property, Publish, QoS, ReasonCode, Subscribe};
@@ -944,7 +945,9 @@ impl Client {
         let Some((connect, sent_at)) = self.storm_connect.take() else { return false };
         let winner = storm.iter().find(|(socket, _)| net.sockets[*socket].is_open());
         let Some(&(socket, will)) = winner else {
-            if self.may_be_cut {
+            // A jump of the clock may come between the connection and its CONNECT.
+            let deadline = Duration::from_secs(Limits::default().connect_deadline_s.into());
+            if self.may_be_cut || (net.rough && now - sent_at >= deadline) {
                 self.must_start_clean = true;
                 oracle.session_may_have_ended(self.index);
                 return true;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 76.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 32.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
