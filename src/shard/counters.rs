@@ -138,6 +138,8 @@ counters! {
     parked_mesh,
     /// Times a connection was parked to wait for a decision.
     parked_decision,
+    /// Packets left to the next turn because this one had done its share.
+    parked_turn,
     /// Times a connection was parked to wait for room among the fan-outs of its own core.
     parked_fanout,
     /// Fan-outs that did not fit their turn and were continued in later ones.

@@ -25,6 +25,10 @@ const SLOWLY: usize = 256;
 /// So many filters looked at for one session cost about what a delivery does.
 const FILTERS_AT_ONCE: usize = 16;
 
+/// What deliveries cost beside the packet that causes them, which costs 1: each, and each filter that matches beyond the first.
+const DELIVERY_WORK: usize = 2;
+pub(super) const FILTER_WORK: usize = 4;
+
 pub(super) type Filters = SmallVec<[FilterId; 8]>;
 
 /// How far a fan-out has come.
@@ -150,9 +154,10 @@ impl Shard {
     }
 
     /// The local subscribers of a topic.
-    pub(super) fn local(&self, key: &TopicKey<'_>) -> Local {
+    pub(super) fn local(&mut self, key: &TopicKey<'_>) -> Local {
         let mut filters = Filters::new();
         self.subscriptions.matching(&self.hasher, key, &mut filters);
+        self.work += filters.len().saturating_sub(1) * FILTER_WORK;
         let busy = || self.fanouts.is_busy(key.exact()) && !Fault::OvertakeFanout.is_planted();
         let subscribers: usize = filters.iter().map(|&filter| self.subscriptions.slots(filter) as usize).sum();
         Local { at_once: subscribers <= AT_ONCE && !busy(), filters }
@@ -174,15 +179,19 @@ impl Shard {
         }
         let mut cursor = Cursor::default();
         if at_once {
-            self.budget = self.budget.max(AT_ONCE);
-            while !self.serve(routed, &filters, &mut cursor, &mut None, publisher, now) {
-                self.budget = AT_ONCE;
-            }
+            let budget = std::mem::replace(&mut self.budget, usize::MAX);
+            let done = self.serve(routed, &filters, &mut cursor, &mut None, publisher, now);
+            debug_assert!(done);
+            self.work += (usize::MAX - self.budget) * DELIVERY_WORK;
+            self.budget = budget;
             return;
         }
+        let budget = self.budget;
         let mut served = (filters.len() > 1).then(SegmentedTable::new);
         let begins = !self.fanouts.is_busy(key.exact()) || Fault::OvertakeFanout.is_planted();
-        if begins && self.serve(routed, &filters, &mut cursor, &mut served, publisher, now) {
+        let done = begins && self.serve(routed, &filters, &mut cursor, &mut served, publisher, now);
+        self.work += (budget - self.budget) * DELIVERY_WORK;
+        if done {
             return;
         }
         self.counters.fanouts_continued += 1;

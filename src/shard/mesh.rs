@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// Ring messages taken in one turn, all peers together; one that announces many filters or is delivered often counts as several.
 const TAKEN_PER_TURN: usize = 1024;
+/// Work that counts as one message more.
+const WORK_PER_MESSAGE: usize = 4;
 
 /// A SUBACK whose subscriptions not every core knows of yet.
 pub(super) struct Unconfirmed {
@@ -151,9 +153,11 @@ impl Shard {
         match message {
             MeshMessage::Parcel(parcel) => self.on_parcel(*parcel, now),
             MeshMessage::Publish { message, deliver, store, groups } => {
-                let before = self.counters.publishes_sent;
+                let before = self.work;
                 self.on_mesh_publish(message, deliver, store, groups, now);
-                self.taken += (self.counters.publishes_sent - before) as usize / 2;
+                self.taken += (self.work - before) / WORK_PER_MESSAGE;
+                // It leaves the turn's share for what clients send as it was.
+                self.work = before;
             }
             MeshMessage::Interest { key, wanted } => self.on_interest(from, &key, wanted),
             MeshMessage::Interests(changes) => {

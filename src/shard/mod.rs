@@ -58,6 +58,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use timers::{Timer, TimerKind, Wheel};
 
+/// Work on received packets in one turn, for each delivery of its budget.
+const WORK_PER_BUDGET: usize = 8;
+
 /// What a shard is made of; everything but `core` is the same on all cores of a process.
 pub struct ShardOptions {
     pub core: CoreId,
@@ -113,6 +116,10 @@ pub struct Shard {
     parking: parking::Parking,
     /// Deliveries that this turn may still make.
     budget: usize,
+    /// What this turn has done for received packets, and how much of that makes it go on to the next: so a turn is bounded by what
+    /// packets cause, not by how many come.
+    work: usize,
+    work_max: usize,
     /// Filters of large SUBSCRIBE and UNSUBSCRIBE packets that this turn may still act on.
     filters_left: usize,
     /// What has been taken from rings in this turn, by what it costs.
@@ -183,6 +190,8 @@ impl Shard {
             wheel: Wheel::new(now),
             parking: parking::Parking::new(delays),
             budget: limits.turn_budget as usize,
+            work: 0,
+            work_max: limits.turn_budget as usize * WORK_PER_BUDGET,
             filters_left: subscribe::filters_per_turn(&limits),
             taken: 0,
             charge: 0,
@@ -373,6 +382,7 @@ impl Shard {
         self.budget = budget;
         self.filters_left = subscribe::filters_per_turn(&self.limits);
         self.taken = 0;
+        self.work = 0;
         self.has_work(now) && !Fault::ForgetMore.is_planted()
     }
 

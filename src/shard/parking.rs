@@ -199,7 +199,12 @@ impl Shard {
     }
 
     pub(super) fn resume_parked(&mut self, now: Time, budget: usize) {
+        // However much has been received in this turn: those that wait get a share.
+        self.work = self.work.min(self.work_max / 2);
         for _ in 0..budget.min(RESUMED_PER_TURN) {
+            if self.work >= self.work_max {
+                return;
+            }
             let Some(id) = self.parking.ready.pop_front() else { return };
             if self.filters_left == 0 && self.parking.partial.contains_key(&id) {
                 // Reading its packet again would lead to nothing in this turn.

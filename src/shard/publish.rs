@@ -7,7 +7,7 @@ use super::Shard;
 use super::acknowledge::ack;
 use super::connection::{Aliases, Wait};
 use super::deliver::{Routed, Terms};
-use super::fanout::{Local, Source};
+use super::fanout::{FILTER_WORK, Local, Source};
 use super::peer::{Cargo, Groups, MeshMessage};
 use super::receive::Flow;
 use super::sys;
@@ -209,9 +209,12 @@ impl Shard {
 
     fn route(&mut self, key: &TopicKey<'_>, retain: bool) -> Route {
         let own = 1u64 << self.core.0;
-        let cores = if self.cores > 1 { self.interest.cores(&self.hasher, key) & !own } else { 0 };
+        let (cores, announcements) = if self.cores > 1 { self.interest.cores(&self.hasher, key) } else { (0, 0) };
         let store = retain.then(|| self.core_of_topic(key));
-        Route { cores, store, groups: self.pick_groups(key), local: self.local(key) }
+        let groups = self.pick_groups(key);
+        // Whether or not it is admitted now, looking has been done.
+        self.work += (announcements.saturating_sub(1) + groups.len()) * FILTER_WORK;
+        Route { cores: cores & !own, store, groups, local: self.local(key) }
     }
 
     pub(super) fn core_of_topic(&self, key: &TopicKey<'_>) -> CoreId {

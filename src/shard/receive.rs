@@ -100,7 +100,7 @@ impl Shard {
         self.serve_parked(id, now);
     }
 
-    /// Handles packets until the bytes, or the connection's turn, are over; returns how many bytes are done with.
+    /// Handles packets until the bytes, or the turn's share of work, are over; returns how many bytes are done with.
     fn process(&mut self, id: ConnectionId, bytes: &[u8], verdict: Option<Verdict>, now: Time) -> usize {
         let mut at = 0;
         self.parking.verdict = verdict;
@@ -116,6 +116,13 @@ impl Shard {
                 }
             };
             let len = frame.len;
+            if self.work >= self.work_max && self.connections[id.slot].state != State::New {
+                // Others have their turn; this connection goes on in the next. A CONNECT does not wait: it is dated by when it is read.
+                self.counters.parked_turn += 1;
+                self.park(id, Wait::Nothing, len, self.parking.verdict, now);
+                break;
+            }
+            self.work += 1;
             let asked = self.parking.verdict;
             match self.on_packet(id, frame, &bytes[at..], now) {
                 Flow::Next => {

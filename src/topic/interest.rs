@@ -52,11 +52,14 @@ impl Interest {
         }
     }
 
-    /// A bit for each core that wants the topic.
-    pub fn cores(&self, hasher: &Hasher, key: &TopicKey<'_>) -> u64 {
-        let mut cores = 0;
-        self.index.for_each_match(hasher, key, |core| cores |= 1 << (core.0 & 63));
-        cores
+    /// A bit for each core that wants the topic, and how many announcements say so: what the answer costs.
+    pub fn cores(&self, hasher: &Hasher, key: &TopicKey<'_>) -> (u64, usize) {
+        let (mut cores, mut announcements) = (0, 0);
+        self.index.for_each_match(hasher, key, |core| {
+            cores |= 1 << (core.0 & 63);
+            announcements += 1;
+        });
+        (cores, announcements)
     }
 
     /// Announcements in force.
@@ -120,7 +123,7 @@ mod tests {
             for (core, ..) in model.iter().filter(|(_, filter, _)| matches(filter, &topic)) {
                 expected |= 1_u64 << core;
             }
-            let found = interest.cores(hasher, &TopicKey::new(&topic, hasher));
+            let found = interest.cores(hasher, &TopicKey::new(&topic, hasher)).0;
             assert_eq!(found & expected, expected, "a core was left without {topic} at step {step}");
             assert!(!exact || found == expected, "{topic} at step {step}");
         }
@@ -160,10 +163,10 @@ mod tests {
                 interest.announce(&hasher, CoreId(core), &InterestKey::Exact(hasher.exact(key)));
             }
         }
-        assert!(keys.iter().all(|key| interest.cores(&hasher, &TopicKey::new(key, &hasher)) == u64::MAX));
+        assert!(keys.iter().all(|key| interest.cores(&hasher, &TopicKey::new(key, &hasher)).0 == u64::MAX));
         assert!(interest.retract(&hasher, CoreId(63), &InterestKey::Exact(hasher.exact(&keys[7]))));
         assert!(!interest.retract(&hasher, CoreId(63), &InterestKey::Exact(hasher.exact(&keys[7]))));
-        assert_eq!(interest.cores(&hasher, &TopicKey::new(&keys[7], &hasher)), u64::MAX >> 1);
+        assert_eq!(interest.cores(&hasher, &TopicKey::new(&keys[7], &hasher)).0, u64::MAX >> 1);
     }
 
     #[test]
@@ -177,7 +180,7 @@ mod tests {
         let bytes = interest.memory() as f64 / interest.len() as f64;
         println!("interest: {bytes:.1} bytes per filter at {}", interest.len());
         assert!(bytes <= 16.0, "{bytes}");
-        assert_eq!(interest.cores(&hasher, &TopicKey::new("meter/499999/command", &hasher)), 8);
-        assert_eq!(interest.cores(&hasher, &TopicKey::new("meter/500000/command", &hasher)), 0);
+        assert_eq!(interest.cores(&hasher, &TopicKey::new("meter/499999/command", &hasher)).0, 8);
+        assert_eq!(interest.cores(&hasher, &TopicKey::new("meter/500000/command", &hasher)).0, 0);
     }
 }

@@ -231,7 +231,7 @@ fn interest(arguments: &Arguments) {
             .map(|number| if kind == "exact" { topic(number) } else { format!("dev/{number}/state") })
             .collect();
         let ns = best_ns(arguments.rounds, &topics, |topic| {
-            assert_eq!(interest.cores(&hasher, &TopicKey::new(topic, &hasher)), 2);
+            assert_eq!(interest.cores(&hasher, &TopicKey::new(topic, &hasher)).0, 2);
         });
         let per_filter = bytes as f64 / count as f64;
         // Each filter is known to every core but its own.
