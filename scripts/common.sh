@@ -46,6 +46,7 @@ free_port() {
 start() {
     local log=$1 _
     shift
+    : >"$log"
     "$@" >"$log" 2>&1 &
     started=$!
     pids+=("$started")

@@ -6,6 +6,7 @@ mod harness;
 
 use harness::{Broker, Client, Connect, Kind, Packet, Publish, Version, acknowledge, raise_file_limit};
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a whole scenario may take.
@@ -517,4 +518,39 @@ fn a_publisher_that_hops_ports_is_heard_on_every_core() {
             client.send(&acknowledge(Kind::Puback, publish.id));
         }
     }
+}
+
+/// However many messages come to a core from elsewhere, to so many subscribers that each takes turns, its own clients are served.
+#[test]
+fn a_flood_to_many_subscribers_keeps_no_publisher_waiting_for_its_end() {
+    let broker = Broker::start();
+    // On each of the two cores more than are served at once. They do not read: what they lose is QoS 0.
+    let _subscribers: Vec<Client> = (0..200)
+        .map(|name| {
+            let mut client = broker.client(version(name), &format!("flooded-{name}"));
+            client.subscribe(&[("flood/#", 0)]);
+            client
+        })
+        .collect();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for name in 0..6 {
+            let (over, broker) = (&over, &broker);
+            scope.spawn(move || {
+                let mut client = broker.client(Version::V311, &format!("flooding-{name}"));
+                let batch = Publish::new(&format!("flood/{name}"), [b'x'; 100]).encode(Version::V311).repeat(100);
+                while !over.load(Ordering::Relaxed) {
+                    client.send(&batch);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        for name in 0..12 {
+            // Connecting, subscribing and publishing, each waits for an answer.
+            let mut client = broker.client(version(name), &format!("bystander-{name}"));
+            client.subscribe(&[(&format!("quiet/{name}"), 1)]);
+            client.publish(&format!("quiet/nobody/{name}"), "x", 1);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }

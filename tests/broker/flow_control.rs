@@ -1,7 +1,7 @@
 //! Receive Maximum in both directions (section 4.9).
 
 use crate::harness::{Broker, Client, Connect, Kind, Publish, Version, acknowledge, acknowledge_with, property};
-use crate::{QUIET, Shared, expect_ack, expect_disconnect};
+use crate::{QUIET, Shared, Sys, expect_ack, expect_disconnect};
 
 static SHARED: Shared = Shared::new("");
 
@@ -150,4 +150,20 @@ fn the_brokers_own_bound_holds_where_the_client_names_none() {
         client.expect_publish();
         client.expect_nothing(QUIET);
     }
+}
+
+/// A turn does its share of what clients have sent and leaves the rest, in order, to the next.
+#[test]
+fn what_a_turn_leaves_goes_on_in_the_next_in_order() {
+    let broker = Broker::start_with_config("[broker]\nsys_interval_s = 1\n[limits]\nturn_budget = 1\n");
+    let mut sys = Sys::watch(&broker);
+    let mut subscriber = broker.client(Version::V5, "share-subscriber");
+    subscriber.subscribe(&[("share/#", 0)]);
+    let mut publisher = broker.client(Version::V5, "share-publisher");
+    let burst: Vec<u8> = (0..100u8).flat_map(|n| Publish::new("share/x", [n]).encode(Version::V5)).collect();
+    publisher.send(&burst);
+    for n in 0..100 {
+        assert_eq!(subscriber.expect_publish().payload, [n]);
+    }
+    sys.counter("parked_turn", 10);
 }
