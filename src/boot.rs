@@ -2,6 +2,7 @@
 //! plain data, [`HostFacts`], so that it is tested without a kernel.
 
 use crate::config::{Choice, Config, LogFormat, LogLevel, group_digits, show_size};
+use crate::runtime::probe::files_beside_connections;
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -57,7 +58,7 @@ impl HostFacts {
     /// Connections that the limit of open files leaves room for, beside those that the process and each shard hold: logs, rings,
     /// doorbells, listeners.
     fn connections_by_files(&self) -> u64 {
-        let own = 32 + 32 * self.shard_cores.len() as u64;
+        let own = files_beside_connections(self.shard_cores.len());
         self.files.soft.min(self.files.host_max.unwrap_or(u64::MAX)).saturating_sub(own)
     }
 }
@@ -177,7 +178,7 @@ pub fn warnings(config: &Config, facts: &HostFacts) -> Vec<String> {
 }
 
 /// How to raise the limit of open files to `needed`; the kernel's ceiling for a process is fs.nr_open, 1,048,576 by default.
-fn files_fix(needed: u64) -> String {
+pub fn files_fix(needed: u64) -> String {
     let ceiling = if needed > 1 << 20 { format!("sysctl -w fs.nr_open={needed} and ") } else { String::new() };
     format!(
         "{ceiling}LimitNOFILE={needed} in the systemd unit (docker run --ulimit nofile={needed}:{needed}; ulimit -Hn {needed} as root)"

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 /// The exit codes, as sysexits.h names them where it has a name. 2 (usage) comes from the parser of the command line.
 pub mod exit {
+    /// `doctor`: something is short.
+    pub const SHORT: u8 = 1;
     /// A listener cannot be opened: its address is in use, or not this host's.
     pub const UNAVAILABLE: u8 = 69;
     /// The broker failed while it ran.
@@ -23,7 +25,8 @@ Without a command, `corelane` runs the broker, and the options of `run` may foll
 The command line beats the file, the file beats the defaults; the environment is not read.
 
 Exit codes:
-   0  ended on SIGTERM or SIGINT, or nothing wrong with the file
+   0  ended on SIGTERM or SIGINT, or nothing wrong with the file; for `doctor`: nothing is short
+   1  for `doctor`: something is short
    2  the command line is wrong
   69  an address cannot be listened on: in use, or not this host's
   70  the broker failed while it ran
@@ -50,6 +53,15 @@ pub enum Command {
     CheckConfig { file: PathBuf },
     /// Print every setting with its description, bounds and default, as a file to start from
     ConfigReference,
+    /// Say what so many connections need of this host, what it has, and how to get what is short
+    Doctor {
+        /// Connections at the same time
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+        connections: u64,
+        /// One JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 impl Cli {
@@ -88,6 +100,7 @@ mod tests {
         assert_eq!(parse(&[&["run"], &arguments[..]].concat()).unwrap(), Command::Run(flags));
         assert_eq!(parse(&[]).unwrap(), Command::Run(Flags::default()));
         assert_eq!(parse(&["check-config", "c.toml"]).unwrap(), Command::CheckConfig { file: "c.toml".into() });
+        assert_eq!(parse(&["doctor", "--connections", "7", "--json"]).unwrap(), Command::Doctor { connections: 7, json: true });
     }
 
     #[test]
@@ -98,6 +111,8 @@ mod tests {
             (&["--log", "loud"], "expected \"error\", \"warn\""),
             (&["--port", "1883"], "unexpected argument"),
             (&["check-config"], "FILE"),
+            (&["doctor"], "--connections"),
+            (&["doctor", "--connections", "0"], "0 is not in 1..=100000000"),
             (&["--shards", "1", "check-config", "c.toml"], "cannot be used with"),
         ] {
             let error = parse(arguments).unwrap_err();

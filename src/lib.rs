@@ -5,6 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`cli`], [`config`], [`boot`], [`wiring`] | the command, the configuration, the start |
+//! | [`doctor`] | whether the host is fit for so many connections |
 //! | [`runtime`] | the ring, the turn, listeners, the mesh's memory: all that touches the world |
 //! | [`shard`] | the state of one core: clients, subscriptions, fan-out, retained, groups, parking. The line: no I/O, clock, lock or thread from here down |
 //! | [`session`] | one client: windows, queue, will |
@@ -16,6 +17,7 @@
 pub mod boot;
 pub mod cli;
 pub mod config;
+pub mod doctor;
 pub mod fault;
 pub mod ids;
 pub mod limits;

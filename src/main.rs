@@ -3,6 +3,7 @@
 use clap::Parser;
 use corelane::cli::{Cli, Command, exit};
 use corelane::config::{self, Flags};
+use corelane::doctor::{Diagnosis, Facts, Verdict};
 use corelane::{boot, runtime, wiring};
 use std::fmt::Display;
 use std::io::Write;
@@ -24,6 +25,16 @@ fn main() -> ExitCode {
             }
         }
         Command::ConfigReference => print(&config::reference()),
+        Command::Doctor { connections, json } => doctor(connections, json),
+    }
+}
+
+fn doctor(connections: u64, json: bool) -> ExitCode {
+    let diagnosis = Diagnosis::new(connections, &Facts::read());
+    let printed = print(&if json { diagnosis.to_json() + "\n" } else { diagnosis.to_string() });
+    match diagnosis.verdict {
+        Verdict::Short => ExitCode::from(exit::SHORT),
+        _ => printed,
     }
 }
 

@@ -244,7 +244,7 @@ mod tests {
             "limits.packet_bytes_max = \"64 KiB\"\nlog = { level = \"debug\" }\nlistener = [{ address = \"127.0.0.1:9\" }]\n\
              [broker]\nstall_s = 0\nallow_anonymous = true\n",
         );
-        assert_eq!(errors, []);
+        assert!(errors.is_empty(), "{errors:?}");
         assert_eq!((config.limits.packet_bytes_max, config.stall_s, config.allow_anonymous), (65_536, 0, Some(true)));
         assert_eq!(config.listeners[0].address.port(), 9);
         let (config, _, errors) = read(Path::new("c.toml"), "[limits]\ndrop_policy = \"oldest\"\n");

@@ -9,7 +9,7 @@ use std::io;
 /// The oldest kernel with all that the ring uses.
 pub const KERNEL_FLOOR: (u32, u32) = (6, 1);
 /// What each executor asks for before it makes its rings.
-const LOCKED_BYTES_MIN: u64 = 512 << 10;
+pub const LOCKED_BYTES_MIN: u64 = 512 << 10;
 /// Descriptors that are not connections: logs, rings, epoll, doorbells, listeners; the process's, and each shard's.
 const FILES_OF_PROCESS: u64 = 32;
 const FILES_OF_SHARD: u64 = 32;
@@ -33,8 +33,13 @@ pub struct Host {
 impl Host {
     /// How many connections the file limit leaves room for.
     pub fn connections_max(&self, shards: usize) -> u64 {
-        self.open_files.soft.saturating_sub(FILES_OF_PROCESS + FILES_OF_SHARD * shards as u64)
+        self.open_files.soft.saturating_sub(files_beside_connections(shards))
     }
+}
+
+/// Open files of a broker with so many shards that are no connections.
+pub fn files_beside_connections(shards: usize) -> u64 {
+    FILES_OF_PROCESS + FILES_OF_SHARD * shards as u64
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -74,28 +79,54 @@ pub enum ProbeError {
 
 /// Looks at the machine; raises the soft limits of files and locked memory to the hard ones on the way.
 pub fn host() -> Result<Host, ProbeError> {
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-    if version(&kernel).is_some_and(|version| version < KERNEL_FLOOR) {
+    let kernel = kernel_release();
+    if is_too_old(&kernel) {
         return Err(ProbeError::KernelTooOld { release: kernel });
     }
-    let locked_memory_bytes = raise(Resource::LockedMemoryBytes)?;
+    let locked_memory_bytes = locked_memory_bytes()?;
     if locked_memory_bytes.soft < LOCKED_BYTES_MIN {
         return Err(ProbeError::LockedMemory { have: locked_memory_bytes.soft });
     }
+    let ring_features = ring_features(&kernel)?;
+    let open_files_at_start = system::resource_limit(Resource::OpenFiles)?.soft;
+    Ok(Host { kernel, ring_features, cpus: cpus()?, open_files_at_start, open_files: open_files()?, locked_memory_bytes })
+}
+
+/// The kernel's release, such as `6.1.0-28-amd64`; empty if it does not say.
+pub fn kernel_release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+/// Whether a kernel of this release lacks what the ring uses. A release that cannot be read is given a try.
+pub fn is_too_old(release: &str) -> bool {
+    version(release).is_some_and(|version| version < KERNEL_FLOOR)
+}
+
+/// Makes a ring, to see that this process may: what of io_uring is in use, in the kernel's words.
+pub fn ring_features(kernel: &str) -> Result<&'static [&'static str], ProbeError> {
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok().and_then(|text| text.trim().parse().ok());
     match build_ring(2, 4) {
-        Ok(ring) if ring.params().is_feature_skip_cqe_on_success() => {}
-        Ok(_) => return Err(ProbeError::KernelTooOld { release: kernel }),
-        Err(error) => return Err(refusal(error, kernel, disabled)),
+        Ok(ring) if ring.params().is_feature_skip_cqe_on_success() => {
+            Ok(&["SINGLE_ISSUER", "DEFER_TASKRUN", "SUBMIT_ALL", "CQE_SKIP"])
+        }
+        Ok(_) => Err(ProbeError::KernelTooOld { release: kernel.to_owned() }),
+        Err(error) => Err(refusal(error, kernel.to_owned(), disabled)),
     }
-    Ok(Host {
-        kernel,
-        ring_features: &["SINGLE_ISSUER", "DEFER_TASKRUN", "SUBMIT_ALL", "CQE_SKIP"],
-        cpus: system::affinity()?,
-        open_files_at_start: system::resource_limit(Resource::OpenFiles)?.soft,
-        open_files: raise(Resource::OpenFiles)?,
-        locked_memory_bytes,
-    })
+}
+
+/// The limit of open files, its soft part raised to the hard one.
+pub fn open_files() -> io::Result<ResourceLimit> {
+    raise(Resource::OpenFiles)
+}
+
+/// The limit of locked memory, its soft part raised to the hard one.
+pub fn locked_memory_bytes() -> io::Result<ResourceLimit> {
+    raise(Resource::LockedMemoryBytes)
+}
+
+/// The CPUs this process may run on.
+pub fn cpus() -> io::Result<Vec<usize>> {
+    system::affinity()
 }
 
 /// Whether the file limit leaves room for so many shards and some connections.
@@ -103,7 +134,7 @@ pub fn check_files(host: &Host, shards: usize) -> Result<(), ProbeError> {
     if host.connections_max(shards) >= CONNECTIONS_MIN {
         return Ok(());
     }
-    let need = FILES_OF_PROCESS + FILES_OF_SHARD * shards as u64 + CONNECTIONS_MIN;
+    let need = files_beside_connections(shards) + CONNECTIONS_MIN;
     Err(ProbeError::OpenFiles { have: host.open_files.soft, need, shards })
 }
 

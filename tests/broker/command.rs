@@ -73,6 +73,21 @@ fn a_sound_configuration_is_called_so_and_the_code_is_0() {
 }
 
 #[test]
+fn the_doctor_ends_with_1_where_something_is_short_and_its_json_is_one_object() {
+    // No host has memory for so many.
+    let ended = corelane(&["doctor", "--connections", "100000000"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""));
+    let files = ended.stdout.lines().skip_while(|line| !line.starts_with("open files")).take(2).collect::<Vec<_>>();
+    assert!(files[0].contains("100,000,") && files[0].ends_with("short"), "{}", ended.stdout);
+    assert!(files[1].contains("LimitNOFILE=100000"), "{}", ended.stdout);
+
+    let ended = corelane(&["doctor", "--connections", "1", "--json"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert!(ended.stdout.starts_with("{\"connections\":1,\"verdict\":\"ok\",\"rows\":[{"), "{}", ended.stdout);
+    assert_eq!(ended.stdout.lines().count(), 1);
+}
+
+#[test]
 fn each_fault_of_a_configuration_is_a_line_with_file_line_and_what_to_write() {
     let file = File::new("[limits]\npacket_byte_max = 1024\nconnect_deadline_s = \"10s\"\n\n[broker]\nstall_s = -1\n");
     let expected = [

@@ -57,6 +57,9 @@ struct Options {
     /// Measured phases of a fixed length last so long instead
     #[arg(long)]
     duration_s: Option<f64>,
+    /// The phase with this name lasts so long instead: NAME=SECONDS
+    #[arg(long, value_parser = parse_phase)]
+    phase_s: Vec<(String, f64)>,
     /// Sample CPU and memory of this process
     #[arg(long)]
     broker_pid: Option<u32>,
@@ -75,6 +78,9 @@ struct Options {
     /// Write the report as a page
     #[arg(long)]
     html: Option<PathBuf>,
+    /// Add the kernel's memory for sockets, slab by cache, to the lines of progress; as root
+    #[arg(long)]
+    slab: bool,
     /// Kept in the report
     #[arg(long, default_value = "")]
     note: String,
@@ -107,6 +113,12 @@ fn parse_sources(text: &str) -> Result<Sources, String> {
     Ok(Sources(sources))
 }
 
+fn parse_phase(text: &str) -> Result<(String, f64), String> {
+    let (name, seconds) = text.split_once('=').ok_or("NAME=SECONDS is expected")?;
+    let seconds = seconds.parse().map_err(|error| format!("{seconds:?}: {error}"))?;
+    Ok((name.to_owned(), seconds))
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run { scenario, options } => run(SCENARIOS, &scenario, options, false),
@@ -137,6 +149,9 @@ fn run(from: &[(&str, &str)], name: &str, options: Options, is_case: bool) -> Re
     if let Some(seconds) = options.duration_s {
         scenario = scenario.lasting(seconds);
     }
+    for (phase, seconds) in options.phase_s {
+        scenario = scenario.with_phase_lasting(&phase, seconds)?;
+    }
     let settings = Settings {
         addresses: options.address,
         sources: options.source.0,
@@ -147,6 +162,7 @@ fn run(from: &[(&str, &str)], name: &str, options: Options, is_case: bool) -> Re
         scale: options.scale,
         name: name.to_owned(),
         note: options.note,
+        slab: options.slab,
         progress_s: options.progress_s.unwrap_or(u32::from(!is_case)),
     };
     let report = conductor::run(&scenario, &settings)?;

@@ -10,8 +10,8 @@ macro_rules! files {
 
 /// What users run, at full size.
 pub const SCENARIOS: &[(&str, &str)] = files!("scenarios":
-    "iov-background", "iov-ota", "iov-storm", "iov-peak", "iov-qos2", "mongo-80k", "devices", "echo", "conn-1m", "p2p-50k",
-    "fanout-250k", "sharedsub-50k",
+    "iov-background", "iov-ota", "iov-storm", "iov-peak", "iov-qos2", "mongo-80k", "devices", "echo", "conn-1m", "million",
+    "p2p-50k", "fanout-250k", "sharedsub-50k",
 );
 
 /// What brokers are compared with each other by.

@@ -246,20 +246,21 @@ impl Report {
         );
         let _ = writeln!(
             out,
-            "\n{:<22} {:>8} {:>11} {:>10} {:>12} {:>12} {:>8} {:>9}",
-            "phase", "seconds", "up", "up after", "out/s", "in/s", "CPU %", "resident"
+            "\n{:<22} {:>8} {:>11} {:>10} {:>12} {:>12} {:>13} {:>8} {:>9}",
+            "phase", "seconds", "up", "up after", "out/s", "in/s", "last in after", "CPU %", "resident"
         );
         for phase in &self.phases {
             let seconds = phase.seconds.max(1e-9);
             let _ = writeln!(
                 out,
-                "{:<22} {:>8.1} {:>11} {:>10} {:>12} {:>12} {:>8} {:>9}{}",
+                "{:<22} {:>8.1} {:>11} {:>10} {:>12} {:>12} {:>13} {:>8} {:>9}{}",
                 phase.name,
                 phase.seconds,
                 grouped(phase.connections),
                 phase.connected_after_s.map_or_else(String::new, |seconds| format!("{seconds:.2} s")),
                 grouped((phase.sent as f64 / seconds) as u64),
                 grouped((phase.received as f64 / seconds) as u64),
+                phase.received_after_s.map_or_else(String::new, |seconds| format!("{seconds:.2} s")),
                 phase.cpu_percent().map_or_else(String::new, |percent| format!("{percent:.1}")),
                 phase.resident_bytes.map_or_else(String::new, |bytes| format!("{:.1} MB", bytes as f64 / (1 << 20) as f64)),
                 if phase.complete { "" } else { "  not complete" },

@@ -177,6 +177,10 @@ pub struct Check {
     pub sessions: bool,
     /// The will of every client that a phase resets reaches one watcher.
     pub wills: bool,
+    /// Resident bytes of the broker per connection, where memory is what is asked for.
+    pub resident_bytes: f64,
+    /// Part of the pings without an answer. A few are on their way when the count is made.
+    pub unanswered_pings: f64,
 }
 
 impl Default for Check {
@@ -191,6 +195,8 @@ impl Default for Check {
             unsent: f64::INFINITY,
             sessions: false,
             wills: false,
+            resident_bytes: f64::INFINITY,
+            unanswered_pings: f64::INFINITY,
         }
     }
 }
@@ -235,6 +241,13 @@ impl Scenario {
             phase.seconds = Some(seconds);
         }
         self
+    }
+
+    /// The phase with this name lasts so long instead, if it is one that lasts a given time.
+    pub fn with_phase_lasting(mut self, name: &str, seconds: f64) -> Result<Self, String> {
+        let phase = self.phases.iter_mut().find(|phase| phase.name == name && phase.seconds.is_some());
+        phase.ok_or_else(|| format!("no phase {name} that lasts a given time"))?.seconds = Some(seconds);
+        Ok(self)
     }
 
     pub fn clients(&self) -> u64 {
@@ -364,6 +377,13 @@ mod tests {
         assert_eq!((scenario.groups[0].count, scenario.groups[1].count), (10, 500));
         assert_eq!(scenario.copies(&scenario.groups[0]), 500);
         assert_eq!(scenario.phases[0].seconds, Some(2.0));
+    }
+
+    #[test]
+    fn one_phase_can_be_made_to_last_longer() {
+        let scenario = Scenario::parse(SMALL).unwrap();
+        assert_eq!(scenario.clone().with_phase_lasting("m", 7.0).unwrap().phases[0].seconds, Some(7.0));
+        assert!(scenario.with_phase_lasting("n", 7.0).unwrap_err().contains("no phase n"));
     }
 
     #[test]

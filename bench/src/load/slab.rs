@@ -54,9 +54,30 @@ pub fn between((first, before): &(u64, Vec<SlabCache>), (last, after): &(u64, Ve
     cost
 }
 
+/// Caches in a line of progress: the largest.
+const LINE_CACHES: usize = 8;
+
+/// The kernel's slab memory for sockets, of both ends, in MiB: in all, and of the largest caches.
+pub fn line(caches: &[SlabCache]) -> String {
+    let counted = |name: &str| ONE_AT_EITHER_END.contains(&name) || BY_SIZE.iter().any(|prefix| name.starts_with(prefix));
+    let mib = |cache: &SlabCache| (cache.objects * cache.object_bytes) >> 20;
+    let mut caches: Vec<_> = caches.iter().filter(|cache| counted(&cache.name) && mib(cache) > 0).collect();
+    caches.sort_by_key(|cache| std::cmp::Reverse(mib(cache)));
+    let largest: Vec<_> = caches.iter().take(LINE_CACHES).map(|cache| format!("{} {}", cache.name, mib(cache))).collect();
+    let all: u64 = caches.iter().map(|cache| mib(cache)).sum();
+    format!("  slab {all} MB ({})", largest.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_names_the_largest_caches_of_sockets_first() {
+        let cache = |name: &str, objects| SlabCache { name: name.to_owned(), objects, object_bytes: 1 << 10 };
+        let caches = [cache("filp", 2048), cache("ext4_inode", 9000), cache("TCP", 4096), cache("dentry", 1000)];
+        assert_eq!(line(&caches), "  slab 6 MB (TCP 4, filp 2)");
+    }
 
     #[test]
     fn half_of_what_grew_belongs_to_the_broker() {

@@ -5,8 +5,10 @@ use crate::load::control::record;
 use crate::load::counts::Count;
 use crate::load::packets;
 use crate::load::socket::{self, now_ns};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Connects that a turn begins at most, so that what arrives is not kept waiting.
 const CONNECTS_PER_TURN: u32 = 64;
@@ -14,6 +16,17 @@ const CONNECTS_PER_TURN: u32 = 64;
 const RETRY_NS: u64 = 1_000_000_000;
 /// A client pings after so much of its keep-alive, unless it has sent something in the last tenth of it.
 const PING_PART: f64 = 0.9;
+/// Clients of a worker that say goodbye at a time, how long the broker may take to close their connections, and how often it is asked
+/// whether the time is over.
+const GOODBYES: u32 = 1024;
+const GOODBYE_NS: u64 = 250_000_000;
+const GOODBYE_LOOK: Duration = Duration::from_millis(5);
+
+/// When the first client has its first turn to ping. It must come within the keep-alive of every client, however short the ramp is beside
+/// it. A turn that comes before its client is connected does no harm: the next one is not further from the connect than that.
+fn pings_from_ns(at_ns: u64, ramp_ns: f64, every_ns: f64) -> u64 {
+    at_ns + ramp_ns.min(every_ns) as u64
+}
 
 impl Worker<'_> {
     pub(super) fn start_connects(&mut self, group: usize, at_ns: u64) {
@@ -22,9 +35,10 @@ impl Worker<'_> {
         let from_ns = at_ns + (plan.connect_gap_ns * f64::from(self.number)) as u64;
         let share = &mut self.shares[group];
         share.connects = Rota::start(from_ns, plan.connect_gap_ns * workers);
-        let every_ns = f64::from(plan.keep_alive_s) * 1e9 * PING_PART;
         if plan.keep_alive_s > 0 && share.count > 0 {
-            share.pings = Rota::start(at_ns + every_ns as u64, every_ns / f64::from(share.count));
+            let every_ns = f64::from(plan.keep_alive_s) * 1e9 * PING_PART;
+            let ramp_ns = plan.connect_gap_ns * f64::from(plan.count);
+            share.pings = Rota::start(pings_from_ns(at_ns, ramp_ns, every_ns), every_ns / f64::from(share.count));
         }
     }
 
@@ -191,15 +205,62 @@ impl Worker<'_> {
         }
     }
 
-    /// DISCONNECT to all, then the close.
-    pub(super) fn goodbye(&mut self) {
-        for number in 0..self.clients.len() as u32 {
-            if self.clients[number as usize].state == State::Up {
+    /// DISCONNECT to all, some at a time: a million at once is more than queues in the kernel hold, and a close that is lost there
+    /// leaves its connection open at the broker.
+    pub(super) fn goodbye(&mut self) -> io::Result<()> {
+        let all = self.clients.len() as u32;
+        for first in (0..all).step_by(GOODBYES as usize) {
+            let some = first..all.min(first + GOODBYES);
+            let mut open = 0;
+            for number in some.clone().filter(|&number| self.clients[number as usize].state == State::Up).collect::<Vec<_>>() {
                 self.out.clear();
                 self.out.extend_from_slice(&crate::mqtt::DISCONNECT);
                 self.send_out(number);
+                open += 1;
             }
-            drop(self.close(number));
+            // A broker closes at DISCONNECT; where it does not, the client does.
+            let until_ns = now_ns() + GOODBYE_NS;
+            while open > 0 && now_ns() < until_ns {
+                for index in 0..self.set.wait(GOODBYE_LOOK)? {
+                    let event = self.set.event(index);
+                    let number = event.token as u32;
+                    let current = self.clients[number as usize].generation == (event.token >> 32) as u8;
+                    if event.closed && current && self.close(number).is_some() && some.contains(&number) {
+                        open -= 1;
+                    }
+                }
+            }
+            some.for_each(|number| drop(self.close(number)));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_client_is_silent_for_longer_than_its_keep_alive_however_long_the_ramp() {
+        const CLIENTS: u64 = 100;
+        let (keep_alive_ns, every_ns) = (600_000_000_000u64, 540_000_000_000u64);
+        for ramp_s in [0, 1, 20, 539, 540, 1000, 10_000] {
+            let ramp_ns = ramp_s * 1_000_000_000;
+            for rank in 0..CLIENTS {
+                let mut rota = Rota::start(pings_from_ns(7, ramp_ns as f64, every_ns as f64), every_ns as f64 / CLIENTS as f64);
+                let connected_ns = 7 + ramp_ns * rank / CLIENTS;
+                let mut sent_ns = connected_ns;
+                while let Some((turn, due_ns)) = rota.take(ramp_ns + 3 * keep_alive_ns) {
+                    // As `ping_due` does.
+                    if turn % CLIENTS == rank && due_ns >= connected_ns {
+                        assert!(due_ns - sent_ns <= keep_alive_ns, "ramp {ramp_s} s, client {rank}");
+                        if due_ns - sent_ns >= keep_alive_ns / 10 {
+                            sent_ns = due_ns;
+                        }
+                    }
+                }
+                assert!(sent_ns > connected_ns, "ramp {ramp_s} s, client {rank}");
+            }
         }
     }
 }

@@ -232,7 +232,7 @@ impl<'a> Worker<'a> {
             self.now_ns = now_ns();
             if let Some((epoch, command)) = self.control.news(self.number as usize) {
                 if command.quit {
-                    self.goodbye();
+                    self.goodbye()?;
                     self.control.take_up(self.number as usize, epoch);
                     return Ok(());
                 }
