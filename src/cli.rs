@@ -1,6 +1,7 @@
 //! The command line as it is written, and the exit codes.
 
 use crate::config::Flags;
+use crate::trial::Trial;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -16,7 +17,7 @@ pub mod exit {
     pub const OS: u8 = 71;
     /// A listener's port is privileged.
     pub const NO_PERMISSION: u8 = 77;
-    /// The configuration has errors.
+    /// The configuration, or a rule, has errors.
     pub const CONFIG: u8 = 78;
 }
 
@@ -25,14 +26,14 @@ Without a command, `corelane` runs the broker, and the options of `run` may foll
 The command line beats the file, the file beats the defaults; the environment is not read.
 
 Exit codes:
-   0  ended on SIGTERM or SIGINT, or nothing wrong with the file; for `doctor`: nothing is short
+   0  ended on SIGTERM or SIGINT, or nothing wrong with the file or the rule; for `doctor`: nothing is short
    1  for `doctor`: something is short
    2  the command line is wrong
   69  an address cannot be listened on: in use, or not this host's
   70  the broker failed while it ran
   71  the kernel refuses what the broker needs: io_uring missing or forbidden, a resource limit too low
   77  no permission to listen on a port
-  78  the configuration has errors; each is one line with file, line and column
+  78  the configuration or a rule has errors; each is one line with (file,) line and column
  134  aborted (SIGABRT): a defect, or a shard stalled for longer than broker.stall_s";
 
 #[derive(Parser, Debug)]
@@ -62,6 +63,15 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Work on rules without a broker
+    #[command(subcommand)]
+    Rules(Rules),
+}
+
+#[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
+pub enum Rules {
+    /// Print what a rule makes of a message: a line of JSON for each row, or why there is none
+    Test(Trial),
 }
 
 impl Cli {
@@ -104,6 +114,16 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_is_tried_with_a_message_given_in_parts() {
+        let parts = ["--sql", "SELECT * FROM \"t\"", "--topic", "t", "--payload", "{}", "--qos", "1", "--property", "k=v=w"];
+        let Command::Rules(Rules::Test(trial)) = parse(&[&["rules", "test"], &parts[..]].concat()).unwrap() else {
+            panic!("the command is rules test")
+        };
+        assert_eq!((trial.topic.as_str(), trial.payload.as_str(), trial.qos, trial.retain), ("t", "{}", 1, false));
+        assert_eq!(trial.properties, [("k".to_owned(), "v=w".to_owned())]);
+    }
+
+    #[test]
     fn a_wrong_command_line_ends_with_code_2_and_says_what_is_expected() {
         for (arguments, expected) in [
             (&["--listen", "1883"][..], "expected an IP address and port"),
@@ -113,6 +133,9 @@ mod tests {
             (&["check-config"], "FILE"),
             (&["doctor"], "--connections"),
             (&["doctor", "--connections", "0"], "0 is not in 1..=100000000"),
+            (&["rules", "test", "--topic", "t"], "--sql"),
+            (&["rules", "test", "--sql", "x", "--topic", "t", "--qos", "3"], "0..=2"),
+            (&["rules", "test", "--sql", "x", "--topic", "t", "--property", "k"], "NAME=VALUE"),
             (&["--shards", "1", "check-config", "c.toml"], "cannot be used with"),
         ] {
             let error = parse(arguments).unwrap_err();

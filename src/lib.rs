@@ -4,14 +4,15 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`cli`], [`config`], [`boot`], [`wiring`] | the command, the configuration, the start |
+//! | [`cli`], [`config`], [`boot`], [`wiring`], [`trial`] | the command, the configuration, the start, a rule tried without a broker |
 //! | [`doctor`] | whether the host is fit for so many connections |
 //! | [`runtime`] | the ring, the turn, listeners, the mesh's memory: all that touches the world |
 //! | [`shard`] | the state of one core: clients, subscriptions, fan-out, retained, groups, parking. The line: no I/O, clock, lock or thread from here down |
+//! | [`rules`] | SQL over messages and events: parsed and planned once, then only computed |
 //! | [`session`] | one client: windows, queue, will |
 //! | [`wire`] | the MQTT codec, all versions in one set of types |
 //! | [`topic`] | names, filters, and the structures that match them |
-//! | [`message`], [`segments`], [`limits`], [`ids`], [`time`] | what all of them speak in |
+//! | [`message`], [`segments`], [`limits`], [`ids`], [`time`], [`nearest`] | what all of them speak in |
 //! | [`fault`] | deliberate mistakes, to test the tests; nothing of it is in a release build |
 
 pub mod boot;
@@ -22,11 +23,14 @@ pub mod fault;
 pub mod ids;
 pub mod limits;
 pub mod message;
+pub mod nearest;
+pub mod rules;
 pub mod runtime;
 pub mod segments;
 pub mod session;
 pub mod shard;
 pub mod time;
 pub mod topic;
+pub mod trial;
 pub mod wire;
 pub mod wiring;

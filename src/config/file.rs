@@ -3,8 +3,8 @@
 
 use super::error::{ConfigError, Place};
 use super::knobs::{KNOBS, Knob, LISTENER_KNOBS, LISTENER_SECTION, SECTIONS};
-use super::nearest::nearest;
 use super::{Config, Listener};
+use crate::nearest::nearest;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;

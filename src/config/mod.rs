@@ -5,7 +5,6 @@ mod clash;
 mod error;
 mod file;
 pub mod knobs;
-mod nearest;
 mod reference;
 mod setting;
 

@@ -214,7 +214,7 @@ pub trait Choice: Copy + PartialEq + 'static {
     fn parse_choice(text: &str) -> Result<Self, String> {
         let found = Self::CHOICES.iter().find(|(word, _)| *word == text);
         found.map(|(_, choice)| *choice).ok_or_else(|| {
-            let nearest = super::nearest::nearest(text, Self::CHOICES.iter().map(|(word, _)| *word));
+            let nearest = crate::nearest::nearest(text, Self::CHOICES.iter().map(|(word, _)| *word));
             match nearest {
                 Some(word) => format!("{text:?} is unknown, did you mean {word:?}"),
                 None => format!("{text:?} is unknown"),
