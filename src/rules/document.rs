@@ -232,6 +232,8 @@ mod tests {
             "{}",
             r#"{"a":[1,[2,{"b":null}],"x"],"c":{"d":{}},"e\n":false}"#,
             "9223372036854775807",
+            "0.1234567890123456",
+            "2.2250738585072014e-308",
         ] {
             let expected = text.replace(r"\u00e9", "é");
             assert_eq!(Document::parse(text).unwrap().at(&[]).to_json(), expected);

@@ -18,7 +18,7 @@ impl fmt::Display for Position {
 
 /// SQL that is no rule. Its display is one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{position}: error: {what}")]
+#[error("{position}: error: {}", one_line(what))]
 pub struct SqlError {
     pub position: Position,
     /// What is wrong, and what to write instead where that can be guessed.
@@ -33,10 +33,15 @@ pub struct Origin {
     pub text: Box<str>,
 }
 
-/// An expression that could not be computed for a message.
+/// An expression that could not be computed for a message. Its display is one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{what} in {} at {}", origin.text, origin.position)]
+#[error("{} in {} at {}", one_line(what), one_line(&origin.text), origin.position)]
 pub struct Failure {
     pub origin: Arc<Origin>,
     pub what: String,
+}
+
+/// What is quoted from SQL or a payload may have any characters in it.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }

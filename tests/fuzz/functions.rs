@@ -4,6 +4,7 @@
 use corelane::config::{self, Flags, Place};
 use corelane::ids::{CoreId, FilterId, SessionId};
 use corelane::message::{Message, MessageRef};
+use corelane::rules::{Input as RuleInput, Rule, Source, Template, Value, Verdict, View};
 use corelane::session::inbound::Inbound;
 use corelane::session::outbound::{Acknowledged, Delivery, Identifiers, Outbound, Send};
 use corelane::time::Time;
@@ -17,8 +18,14 @@ use std::path::Path;
 pub type Function = fn(&[u8]);
 
 /// All of them, by name.
-pub const FUNCTIONS: [(&str, Function); 5] =
-    [("decode", decode), ("round_trip", round_trip), ("session", session), ("filters", filters), ("config", configuration)];
+pub const FUNCTIONS: [(&str, Function); 6] = [
+    ("decode", decode),
+    ("round_trip", round_trip),
+    ("session", session),
+    ("filters", filters),
+    ("config", configuration),
+    ("rules", rules),
+];
 
 /// What a connection has negotiated, by the first byte of an input.
 pub const VERSIONS: [Option<Version>; 4] = [None, Some(Version::V3_1), Some(Version::V3_1_1), Some(Version::V5)];
@@ -431,5 +438,62 @@ pub fn configuration(data: &[u8]) {
         assert!((1..=lines).contains(line) && *column >= 1, "{error} is not in the file's {lines} lines");
         assert!(!error.what.is_empty() && !error.fix.is_empty(), "{error}");
         assert!(!error.to_string().contains(['\n', '\r']), "{error} is one line");
+    }
+}
+
+/// Any text as a rule, any bytes as a message: an error in the text, or rows whose JSON can be read, or a failure that says where.
+pub fn rules(data: &[u8]) {
+    let mut parts = data.splitn(4, |byte| *byte == 0);
+    let sql = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let topic = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let template = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let payload = parts.next().unwrap_or_default();
+    let rule = match Rule::parse(&sql) {
+        Ok(rule) => rule,
+        Err(error) => {
+            let line = sql.split('\n').nth(error.position.line as usize - 1).expect("an error is in the text");
+            assert!((1..=line.chars().count() as u64 + 1).contains(&error.position.column), "{error} is not in {sql:?}");
+            assert!(!error.what.is_empty() && !error.to_string().contains(['\n', '\r']), "{error} is one line");
+            return;
+        }
+    };
+    let template = Template::parse(&template, &rule);
+    for source in rule.sources() {
+        let input = RuleInput {
+            client_id: Some("client"),
+            topic: Some(&topic),
+            payload: Some(payload),
+            qos: Some(1),
+            timestamp_ms: 1_700_000_000_000,
+            ..RuleInput::default()
+        };
+        let view = View::new(source, input);
+        let again = rule.run(&view);
+        match rule.run(&view) {
+            Ok(Verdict::Passed(rows)) => {
+                assert!(!rows.is_empty() && again == Ok(Verdict::Passed(rows.clone())));
+                for row in rows {
+                    assert!(row.iter().map(|(name, _)| name).eq(rule.columns()));
+                    if let Ok(template) = &template {
+                        template.render(&row, &view, &mut Vec::new()).ok();
+                    }
+                    reads_back(&Value::Map(row).to_json());
+                }
+            }
+            Ok(verdict) => assert_eq!(again, Ok(verdict)),
+            Err(failure) => assert!(!failure.what.is_empty() && !failure.to_string().contains(['\n', '\r']), "{failure}"),
+        }
+    }
+}
+
+/// JSON that a rule has written is what it reads.
+fn reads_back(json: &str) {
+    let rule = Rule::parse("SELECT json_encode(json_decode(payload)) AS json FROM \"t\"").expect("a rule");
+    let view = View::new(Source::Message, RuleInput { payload: Some(json.as_bytes()), ..RuleInput::default() });
+    match rule.run(&view) {
+        Ok(Verdict::Passed(rows)) => assert_eq!(rows[0].get("json"), Some(&Value::text(json))),
+        // A payload that nests as deep as it may is deeper within a row.
+        Err(failure) => assert!(failure.what.contains("recursion limit"), "{failure}: {json}"),
+        Ok(verdict) => panic!("{verdict:?}"),
     }
 }

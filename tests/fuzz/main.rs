@@ -66,12 +66,95 @@ fn seeds(function: &str) -> Vec<Vec<u8>> {
             }
             inputs
         }
+        "rules" => rule_seeds(),
         // Steps of a model: any bytes are some.
         _ => {
             let mut random = Random(1);
             (0..64).map(|number| (0..8 << (number % 8)).map(|_| random.next() as u8).collect()).collect()
         }
     }
+}
+
+/// Rules put together from pieces, with a topic, a template and a payload each.
+fn rule_seeds() -> Vec<Vec<u8>> {
+    const PAYLOADS: [&str; 6] = [
+        r#"{"a":{"b":[1,2.5,"x",null,true]},"n":9223372036854775807,"list":[{"v":1},{"v":"é"},3]}"#,
+        r#"{"n":-9223372036854775808,"a":"text","list":[]}"#,
+        r#"[1,[2,[3]],{"k":{}}]"#,
+        "no JSON",
+        "",
+        "1e308",
+    ];
+    const NAMES: [&str; 14] = [
+        "payload",
+        "payload.n",
+        "payload.a",
+        "payload.a.b[2]",
+        "payload.list[-1].v",
+        "payload['a']",
+        "topic",
+        "topic[2]",
+        "user_properties.k",
+        "clientid",
+        "qos",
+        "item",
+        "NULL",
+        "payload.list[payload.n]",
+    ];
+    const LITERALS: [&str; 12] =
+        ["0", "1", "-1", "2.5", "9223372036854775807", "1e308", "''", "'é%_'", "true", "[1, 'a', NULL]", "'s'", "map_of('k', 1)"];
+    const OPERATORS: [&str; 15] =
+        ["+", "-", "*", "/", "%", "||", "=", "<>", "<", ">=", "AND", "OR", "LIKE", "ILIKE", "IN"];
+    const TEMPLATES: [&str; 4] = ["", "${.}/${clientid}", "${payload.a.b[1]}", "${item}${x.y}"];
+    fn expression(random: &mut Random, depth: usize) -> String {
+        let mut inner = || expression(random, depth + 1);
+        if depth > 3 {
+            return NAMES[random.below(NAMES.len())].into();
+        }
+        let (one, two, three) = match depth {
+            0..=2 => (inner(), inner(), inner()),
+            _ => (inner(), "1".into(), "'a'".into()),
+        };
+        match random.below(10) {
+            0 | 1 => NAMES[random.below(NAMES.len())].into(),
+            2 => LITERALS[random.below(LITERALS.len())].into(),
+            3 => match OPERATORS[random.below(OPERATORS.len())] {
+                "IN" => format!("{one} IN ({two}, {three})"),
+                operator => format!("({one} {operator} {two})"),
+            },
+            4 => format!("CASE WHEN {one} THEN {two} ELSE {three} END"),
+            5 => format!("{one} BETWEEN {two} AND {three}"),
+            6 => format!("NOT ({one}) IS NULL"),
+            _ => {
+                let functions: Vec<_> = corelane::rules::functions::all().collect();
+                let function = functions[random.below(functions.len())];
+                if random.below(3) == 0 || function.has_regex() {
+                    return function.example.into();
+                }
+                let arguments = [one, two, three, "2".into()];
+                let count = function.arity.0.max(random.below(4)).min(function.arity.1);
+                format!("{}({})", function.name, arguments[..count.min(4)].join(", "))
+            }
+        }
+    }
+    let mut random = Random(1);
+    let mut inputs = Vec::new();
+    for number in 0..600 {
+        let [one, two, three] = [(); 3].map(|()| expression(&mut random, 0));
+        let sql = match number % 4 {
+            0 => format!("SELECT {one} AS x.y, {two} AS z FROM \"a/+\" WHERE {three}"),
+            1 => format!("FOREACH {one} AS s DO {two} AS x, s.v AS v INCASE {three} FROM \"#\", \"a/b\""),
+            2 => format!("SELECT *, {one} AS x FROM \"$events/message_dropped\", \"a/#\""),
+            _ => format!("FOREACH payload.list DO {one} AS x, {two} AS x.y FROM \"t\""),
+        };
+        let payload = PAYLOADS[random.below(PAYLOADS.len())];
+        let template = TEMPLATES[random.below(TEMPLATES.len())];
+        inputs.push([&sql, "a/b", template, payload].join("\0").into_bytes());
+    }
+    for function in corelane::rules::functions::all() {
+        inputs.push(format!("SELECT {} AS x FROM \"t\"\0t\0\0", function.example).into_bytes());
+    }
+    inputs
 }
 
 /// Changes an input a little, a few times.
