@@ -81,7 +81,6 @@ impl Trial {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,13 +101,21 @@ mod tests {
     #[test]
     fn rows_are_lines_of_json_and_no_row_has_a_reason() {
         for (sql, topic, expected) in [
-            ("SELECT payload.v, qos, user_properties.k FROM \"a/+\"", "a/b", "{\"payload\":{\"v\":1},\"qos\":1,\"user_properties\":{\"k\":\"x\"}}\n"),
+            (
+                "SELECT payload.v, qos, user_properties.k FROM \"a/+\"",
+                "a/b",
+                "{\"payload\":{\"v\":1},\"qos\":1,\"user_properties\":{\"k\":\"x\"}}\n",
+            ),
             ("FOREACH payload.list FROM \"a/+\"", "a/b", "{\"item\":1}\n{\"item\":2}\n"),
             ("FOREACH payload.none FROM \"a/+\"", "a/b", "no: FOREACH finds nothing\n"),
             ("SELECT * FROM \"a/+\" WHERE qos = 2", "a/b", "no: WHERE is false\n"),
             ("SELECT * FROM \"a/+\"", "b", "no: the topic matches nothing in FROM\n"),
             ("SELECT payload.v / 0 FROM \"a/+\"", "a/b", "failed: division by zero in payload.v / 0 at 1:8\n"),
-            ("SELECT event, clientid FROM \"$events/client_connected\"", "$events/client_connected", "{\"event\":\"client_connected\",\"clientid\":\"c\"}\n"),
+            (
+                "SELECT event, clientid FROM \"$events/client_connected\"",
+                "$events/client_connected",
+                "{\"event\":\"client_connected\",\"clientid\":\"c\"}\n",
+            ),
             ("SELECT event FROM \"$events/client_connected\"", "$events/none", "no: the topic matches nothing in FROM\n"),
         ] {
             assert_eq!(trial(sql, topic).run(0).as_deref(), Ok(expected), "{sql}");

@@ -59,9 +59,7 @@ impl<'a> Document<'a> {
         match (&self.nodes[node].content, step) {
             (Content::Object, Step::Key(key)) => self.inside(node).filter(|inner| *self.nodes[*inner].key == **key).last(),
             (Content::Array, Step::Index(number)) if *number > 0 => self.inside(node).nth(usize::try_from(number - 1).ok()?),
-            (Content::Array, Step::Index(number)) => {
-                self.inside(node).nth(element(*number, self.inside(node).count())?)
-            }
+            (Content::Array, Step::Index(number)) => self.inside(node).nth(element(*number, self.inside(node).count())?),
             _ => None,
         }
     }

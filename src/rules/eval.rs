@@ -44,13 +44,34 @@ pub enum Expr {
     Or(Box<[Expr]>, Arc<Origin>),
     Concat(Box<(Expr, Expr)>, Arc<Origin>),
     Like(Box<Like>, Arc<Origin>),
-    In { value: Box<Expr>, list: Box<[Expr]>, negated: bool },
-    IsNull { value: Box<Expr>, negated: bool },
+    In {
+        value: Box<Expr>,
+        list: Box<[Expr]>,
+        negated: bool,
+    },
+    IsNull {
+        value: Box<Expr>,
+        negated: bool,
+    },
     /// Whether a value is the boolean, which NULL is not.
-    Is { value: Box<Expr>, truth: bool, negated: bool },
-    Case { operand: Option<Box<Expr>>, branches: Box<[(Expr, Expr)]>, otherwise: Box<Expr>, origin: Arc<Origin> },
+    Is {
+        value: Box<Expr>,
+        truth: bool,
+        negated: bool,
+    },
+    Case {
+        operand: Option<Box<Expr>>,
+        branches: Box<[(Expr, Expr)]>,
+        otherwise: Box<Expr>,
+        origin: Arc<Origin>,
+    },
     Array(Box<[Expr]>),
-    Call { function: &'static Function, arguments: Box<[Expr]>, regex: Option<Box<Regex>>, origin: Arc<Origin> },
+    Call {
+        function: &'static Function,
+        arguments: Box<[Expr]>,
+        regex: Option<Box<Regex>>,
+        origin: Arc<Origin>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +115,9 @@ impl Expr {
             Expr::UserProperty(name) => scope.view.user_property(name),
             Expr::Payload(path, origin) => scope.view.json(path).or_else(|what| fail(origin, what))?,
             Expr::Item(path) => scope.item.and_then(|item| item.at(path)).cloned().unwrap_or(Value::Null),
-            Expr::Access(value, key, origin) => access(value.eval(scope)?, key.eval(scope)?).or_else(|what| fail(origin, what))?,
+            Expr::Access(value, key, origin) => {
+                access(value.eval(scope)?, key.eval(scope)?).or_else(|what| fail(origin, what))?
+            }
             Expr::Not(value, origin) => match truth(value.eval(scope)?, origin)? {
                 Some(truth) => Value::Bool(!truth),
                 None => Value::Null,
@@ -118,20 +141,18 @@ impl Expr {
             }
             Expr::And(terms, origin) => all_are(true, terms, scope, origin)?,
             Expr::Or(terms, origin) => all_are(false, terms, scope, origin)?,
-            Expr::Concat(sides, origin) => {
-                match (sides.0.eval(scope)?, sides.1.eval(scope)?) {
-                    (Value::Null, _) | (_, Value::Null) => Value::Null,
-                    (Value::Array(mut left), Value::Array(right)) => {
-                        left.extend(right);
-                        Value::Array(left)
-                    }
-                    (left, right) => match (as_text(&left), as_text(&right)) {
-                        (Some(left), Some(right)) => Value::text([left, right].concat()),
-                        (None, _) => return fail(origin, format!("|| cannot join {}", with_article(&left))),
-                        _ => return fail(origin, format!("|| cannot join {}", with_article(&right))),
-                    },
+            Expr::Concat(sides, origin) => match (sides.0.eval(scope)?, sides.1.eval(scope)?) {
+                (Value::Null, _) | (_, Value::Null) => Value::Null,
+                (Value::Array(mut left), Value::Array(right)) => {
+                    left.extend(right);
+                    Value::Array(left)
                 }
-            }
+                (left, right) => match (as_text(&left), as_text(&right)) {
+                    (Some(left), Some(right)) => Value::text([left, right].concat()),
+                    (None, _) => return fail(origin, format!("|| cannot join {}", with_article(&left))),
+                    _ => return fail(origin, format!("|| cannot join {}", with_article(&right))),
+                },
+            },
             Expr::Like(like, origin) => match (like.value.eval(scope)?, like.pattern.eval(scope)?) {
                 (Value::Null, _) | (_, Value::Null) => Value::Null,
                 (Value::Text(text), Value::Text(pattern)) => {
@@ -432,7 +453,9 @@ mod tests {
         assert_eq!(int(Divide, 7, 2), Ok(Value::Int(3)));
         assert_eq!(int(Modulo, -7, 2), Ok(Value::Int(-1)));
         assert_eq!(int(Modulo, i64::MIN, -1), Ok(Value::Int(0)));
-        for (operator, left, right) in [(Add, i64::MAX, 1), (Subtract, i64::MIN, 1), (Multiply, i64::MAX, 2), (Divide, i64::MIN, -1)] {
+        for (operator, left, right) in
+            [(Add, i64::MAX, 1), (Subtract, i64::MIN, 1), (Multiply, i64::MAX, 2), (Divide, i64::MIN, -1)]
+        {
             assert_eq!(int(operator, left, right), Err(OVERFLOW.into()));
         }
         for operator in [Divide, Modulo] {

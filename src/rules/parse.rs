@@ -42,7 +42,11 @@ pub struct Each {
 pub enum Column {
     /// `*`
     All,
-    One { expression: Ast, alias: Vec<String>, position: Position },
+    One {
+        expression: Box<Ast>,
+        alias: Vec<String>,
+        position: Position,
+    },
 }
 
 #[derive(Debug)]
@@ -153,7 +157,7 @@ impl Reader<'_> {
             if self.parser.consume_token(&Token::Mul) {
                 columns.push(Column::All);
             } else {
-                let expression = self.expression()?;
+                let expression = Box::new(self.expression()?);
                 let mut alias = Vec::new();
                 if self.parser.parse_keyword(Keyword::AS) {
                     alias.push(self.name()?.value);
@@ -229,9 +233,9 @@ impl Reader<'_> {
         };
         let (what, position) = match text.rsplit_once(" at Line: ") {
             Some((what, place)) => {
-                let place = place.split_once(", Column: ").and_then(|(line, column)| {
-                    Some(Position { line: line.parse().ok()?, column: column.trim().parse().ok()? })
-                });
+                let place = place
+                    .split_once(", Column: ")
+                    .and_then(|(line, column)| Some(Position { line: line.parse().ok()?, column: column.trim().parse().ok()? }));
                 (what, place.unwrap_or(self.end))
             }
             None if text.ends_with("found: EOF") => (&*text, self.end),

@@ -13,8 +13,8 @@ use crate::nearest::nearest;
 use crate::topic::Filter;
 use regex::RegexBuilder;
 use sqlparser::ast::{
-    AccessExpr, BinaryOperator, CastKind, CeilFloorKind, DataType, DateTimeField, Expr as Ast, Function as Call, FunctionArg, FunctionArgExpr,
-    FunctionArguments, Ident, InTarget, ObjectNamePart, Spanned, Subscript, UnaryOperator, Value as Literal,
+    AccessExpr, BinaryOperator, CastKind, CeilFloorKind, DataType, DateTimeField, Expr as Ast, Function as Call, FunctionArg,
+    FunctionArgExpr, FunctionArguments, Ident, InTarget, ObjectNamePart, Spanned, Subscript, UnaryOperator, Value as Literal,
 };
 use std::sync::Arc;
 
@@ -97,10 +97,10 @@ pub fn plan_field(sources: &[Source], root: &str, path: Vec<Step>, shown: &str) 
 fn source_of(text: &str, position: Position) -> Result<Source, SqlError> {
     if let Some(name) = text.strip_prefix("$events/") {
         let known = || Source::EVENTS.iter().map(|source| source.name());
-        return Source::EVENTS.into_iter().find(|source| source.name() == name).ok_or_else(|| SqlError {
-            position,
-            what: format!("there is no event `{name}`; {}", guess(name, known)),
-        });
+        return Source::EVENTS
+            .into_iter()
+            .find(|source| source.name() == name)
+            .ok_or_else(|| SqlError { position, what: format!("there is no event `{name}`; {}", guess(name, known)) });
     }
     match Filter::parse(text, u16::MAX, u16::MAX) {
         Ok(Filter { share: None, .. }) => Ok(Source::Message),
@@ -124,7 +124,9 @@ fn into_field(entry: &FieldEntry, path: Vec<Step>, origin: &Arc<Origin>) -> Resu
     }
     let mut steps = path.into_iter();
     Ok(match (entry.field, steps.next()) {
-        (Field::Payload, Some(first)) => (Expr::Payload(std::iter::once(first).chain(steps).collect(), origin.clone()), Vec::new()),
+        (Field::Payload, Some(first)) => {
+            (Expr::Payload(std::iter::once(first).chain(steps).collect(), origin.clone()), Vec::new())
+        }
         (Field::Topic, Some(Step::Index(number))) => (Expr::TopicLevel(number), steps.collect()),
         (Field::UserProperties, Some(Step::Key(name))) => (Expr::UserProperty(name), steps.collect()),
         (Field::Topic, _) => return Err("levels of the topic are counted: `topic[1]` is the first".into()),
@@ -206,7 +208,11 @@ impl<'s> Planner<'s> {
             Some(entry) if self.has(entry) => Ok(entry),
             Some(_) => {
                 let sources: Vec<&str> = self.sources.iter().map(|source| source.name()).collect();
-                Err(format!("{} has no field `{name}`; there are {}", sources.join(" and "), known().collect::<Vec<_>>().join(", ")))
+                Err(format!(
+                    "{} has no field `{name}`; there are {}",
+                    sources.join(" and "),
+                    known().collect::<Vec<_>>().join(", ")
+                ))
             }
             None => Err(format!("unknown field `{name}`; {}", guess(name, || known().chain([]).collect::<Vec<_>>().into_iter()))),
         }
@@ -340,7 +346,15 @@ impl<'s> Planner<'s> {
         }))
     }
 
-    fn like(&self, value: &Ast, pattern: &Ast, escape: Option<&Ast>, negated: bool, any_case: bool, depth: usize) -> Result<Like, SqlError> {
+    fn like(
+        &self,
+        value: &Ast,
+        pattern: &Ast,
+        escape: Option<&Ast>,
+        negated: bool,
+        any_case: bool,
+        depth: usize,
+    ) -> Result<Like, SqlError> {
         let escape = match escape {
             None => None,
             Some(ast) => match self.plan(ast, depth + 1)? {
@@ -449,12 +463,16 @@ impl<'s> Planner<'s> {
     fn call(&self, ast: &Ast, name: &str, arguments: &[&Ast], depth: usize) -> Planned {
         let Some(function) = functions::find(name) else {
             let known = nearest(name, functions::all().map(|function| function.name));
-            let guess = known.map_or_else(|| "corelane's functions are in its documentation".into(), |known| format!("did you mean `{known}`?"));
+            let guess = known.map_or_else(
+                || "corelane's functions are in its documentation".into(),
+                |known| format!("did you mean `{known}`?"),
+            );
             return self.wrong(ast, format!("unknown function `{name}`; {guess}"));
         };
         let (fewest, most) = function.arity;
         if arguments.len() < fewest || arguments.len() > most {
-            let what = format!("`{}({})` takes {}, not {}", function.name, function.signature, function.arity_text(), arguments.len());
+            let what =
+                format!("`{}({})` takes {}, not {}", function.name, function.signature, function.arity_text(), arguments.len());
             return self.wrong(ast, what);
         }
         // JSON of the payload is what other expressions look into as well: it is parsed once.
@@ -478,7 +496,9 @@ impl<'s> Planner<'s> {
         };
         match RegexBuilder::new(pattern).size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX).build() {
             Ok(regex) => Ok(regex),
-            Err(regex::Error::CompiledTooBig(_)) => self.wrong(ast, format!("the regular expression takes more than {REGEX_BYTES_MAX} bytes")),
+            Err(regex::Error::CompiledTooBig(_)) => {
+                self.wrong(ast, format!("the regular expression takes more than {REGEX_BYTES_MAX} bytes"))
+            }
             Err(error) => {
                 let text = error.to_string();
                 let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
@@ -493,7 +513,9 @@ impl<'s> Planner<'s> {
             Ast::Nested(inner) => self.name_of(inner),
             Ast::Identifier(name) => vec![name.value.clone()],
             Ast::CompoundIdentifier(names) => names.iter().map(|name| name.value.clone()).collect(),
-            Ast::CompoundFieldAccess { root, access_chain } if matches!(**root, Ast::Identifier(_) | Ast::CompoundIdentifier(_)) => {
+            Ast::CompoundFieldAccess { root, access_chain }
+                if matches!(**root, Ast::Identifier(_) | Ast::CompoundIdentifier(_)) =>
+            {
                 let mut names = self.name_of(root);
                 names.extend(access_chain.iter().map_while(|access| match access {
                     AccessExpr::Dot(Ast::Identifier(name)) => Some(name.value.clone()),

@@ -41,8 +41,8 @@ pub fn reference() -> String {
         write!(page, "\n### {group}\n\n| Function | What it gives | Example | Result |\n|---|---|---|---|\n")
             .expect("a String takes what is written");
         for function in *functions {
-            let cells =
-                [&format!("{}({})", function.name, function.signature), function.example, function.result].map(|cell| cell.replace('|', "\\|"));
+            let cells = [&format!("{}({})", function.name, function.signature), function.example, function.result]
+                .map(|cell| cell.replace('|', "\\|"));
             writeln!(page, "| `{}` | {} | `{}` | `{}` |", cells[0], function.doc, cells[1], cells[2])
                 .expect("a String takes what is written");
         }
@@ -58,7 +58,8 @@ mod tests {
 
     /// The value of an expression as JSON.
     fn value_of(expression: &str) -> String {
-        let rule = Rule::parse(&format!("SELECT {expression} AS x FROM \"t\"")).unwrap_or_else(|error| panic!("{expression}: {error}"));
+        let rule =
+            Rule::parse(&format!("SELECT {expression} AS x FROM \"t\"")).unwrap_or_else(|error| panic!("{expression}: {error}"));
         let view = View::new(Source::Message, Input { timestamp_ms: 1_700_000_000_123, ..Input::default() });
         match rule.run(&view) {
             Ok(Verdict::Passed(rows)) => rows[0].get("x").unwrap().to_json(),
@@ -94,6 +95,13 @@ mod tests {
     }
 
     #[test]
+    fn every_example_can_be_an_argument() {
+        for function in all() {
+            assert_eq!(value_of(&format!("json_encode(coalesce({}, NULL))", function.example)), format!("{:?}", function.result));
+        }
+    }
+
+    #[test]
     fn functions_take_as_many_arguments_as_the_table_says() {
         for function in all().filter(|function| !function.has_regex()) {
             let (fewest, most) = function.arity;
@@ -117,6 +125,9 @@ mod tests {
             std::fs::write(path, reference()).unwrap();
         }
         let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(written == reference(), "docs/rules-functions.md is stale; CORELANE_WRITE_DOCS=1 cargo test --lib rules writes it");
+        assert!(
+            written == reference(),
+            "docs/rules-functions.md is stale; CORELANE_WRITE_DOCS=1 cargo test --lib rules writes it"
+        );
     }
 }

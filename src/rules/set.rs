@@ -85,7 +85,12 @@ impl RuleSet {
 
     /// Calls `f` with each rule that matches a message, in their order, and the rows that it makes or the failure. A rule whose filters
     /// match twice is called once. `key` must be of the input's topic.
-    pub fn publish<'m>(&self, key: &TopicKey<'_>, input: Input<'m>, f: impl FnMut(usize, &View<'m>, Result<Rows<'_>, Box<Failure>>)) {
+    pub fn publish<'m>(
+        &self,
+        key: &TopicKey<'_>,
+        input: Input<'m>,
+        f: impl FnMut(usize, &View<'m>, Result<Rows<'_>, Box<Failure>>),
+    ) {
         let mut matched: SmallVec<[u32; 8]> = SmallVec::new();
         self.topics.for_each_match(&self.hasher, key, |entry| {
             // What the index finds may be a collision.

@@ -88,11 +88,9 @@ fn part(name: &str, rule: &Rule) -> Result<Part, String> {
     if let Some(place) = rule.columns().position(|column| column == root) {
         return Ok(Part::Column(place, path.into()));
     }
-    plan_field(&rule.sources(), root, path, name).map(Part::Field).map_err(|error| {
-        match nearest(root, rule.columns()) {
-            Some(column) => format!("`{root}` is neither a column nor a field; did you mean `{column}`?"),
-            None => error,
-        }
+    plan_field(&rule.sources(), root, path, name).map(Part::Field).map_err(|error| match nearest(root, rule.columns()) {
+        Some(column) => format!("`{root}` is neither a column nor a field; did you mean `{column}`?"),
+        None => error,
     })
 }
 

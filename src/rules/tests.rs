@@ -27,7 +27,8 @@ fn run(sql: &str, payload: &str) -> String {
     let rule = Rule::parse(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     let mut scratch = Vec::new();
     let pairs = [Property::UserProperty(("k", "1")), Property::UserProperty(("a b", "x")), Property::UserProperty(("k", "2"))];
-    let input = Input { properties: Some(Properties::new(&pairs, &mut scratch)), ..input("vehicle/7/telemetry", payload.as_bytes()) };
+    let input =
+        Input { properties: Some(Properties::new(&pairs, &mut scratch)), ..input("vehicle/7/telemetry", payload.as_bytes()) };
     let view = View::new(Source::Message, input);
     match rule.run(&view) {
         Ok(Verdict::Passed(rows)) => rows.into_iter().map(|row| Value::Map(row).to_json()).collect::<Vec<_>>().join(" "),
@@ -88,6 +89,35 @@ fn every_field_can_be_selected() {
     ] {
         assert_eq!(value(expression, r#"{"a":{"b":[10,{"c":true}]},"one":1,"x y":5}"#), expected, "{expression}");
     }
+}
+
+#[test]
+fn keys_of_a_payload_may_be_words_of_sql() {
+    for key in [
+        "from",
+        "where",
+        "end",
+        "select",
+        "case",
+        "not",
+        "null",
+        "true",
+        "interval",
+        "date",
+        "order",
+        "in",
+        "is",
+        "do",
+        "timestamp",
+        "Key",
+    ] {
+        assert_eq!(
+            value(&format!("payload.{key} + payload.a.{key}"), &format!(r#"{{"{key}":1,"a":{{"{key}":2}}}}"#)),
+            "3",
+            "{key}"
+        );
+    }
+    assert_eq!(value("payload.key", r#"{"Key":1}"#), "null");
 }
 
 #[test]
@@ -161,7 +191,10 @@ fn a_failure_says_what_and_in_which_expression() {
 #[test]
 fn columns_are_named_by_as_by_their_path_or_by_their_text() {
     assert_eq!(
-        run("SELECT payload.a.b, payload.a.c[1], qos + 1, upper(clientid), 1 AS d.e, 2 AS d.f.g FROM \"#\"", r#"{"a":{"b":1,"c":[2]}}"#),
+        run(
+            "SELECT payload.a.b, payload.a.c[1], qos + 1, upper(clientid), 1 AS d.e, 2 AS d.f.g FROM \"#\"",
+            r#"{"a":{"b":1,"c":[2]}}"#
+        ),
         r#"{"payload":{"a":{"b":1,"c":2}},"qos + 1":2,"upper(clientid)":"V7","d":{"e":1,"f":{"g":2}}}"#
     );
     assert!(run("SELECT *, payload.v AS payload FROM \"#\"", r#"{"v":9}"#).contains(r#""payload":9,"qos":1"#));
@@ -175,7 +208,10 @@ fn foreach_makes_a_row_of_each_element_that_incase_admits() {
         r#"{"name":"b","v":15,"clientid":"v7"} {"name":"c","v":27,"clientid":"v7"}"#
     );
     assert_eq!(run("FOREACH [1, 2] FROM \"#\"", payload), r#"{"item":1} {"item":2}"#);
-    assert_eq!(run("FOREACH payload.sensors DO item.v AS v FROM \"#\" WHERE payload.t = 3", payload), r#"{"v":1} {"v":5} {"v":9}"#);
+    assert_eq!(
+        run("FOREACH payload.sensors DO item.v AS v FROM \"#\" WHERE payload.t = 3", payload),
+        r#"{"v":1} {"v":5} {"v":9}"#
+    );
     assert_eq!(run("FOREACH payload.sensors DO item.v FROM \"#\" WHERE payload.t = 4", payload), "filtered");
     assert_eq!(run("FOREACH payload.none FROM \"#\"", payload), "nothing");
     assert_eq!(run("FOREACH payload.sensors AS s INCASE s.v > 10 FROM \"#\"", payload), "nothing");
@@ -189,7 +225,10 @@ fn bad_sql_is_refused_with_place_reason_and_the_nearest_name() {
         ("SELECT\n  client_id FROM \"t\"", "2:3: error: unknown field `client_id`; did you mean `clientid`?"),
         ("SELECT * FROM \"t\" WHERE\n qoss = 1", "2:2: error: unknown field `qoss`; did you mean `qos`?"),
         ("SELECT * FROM \"a/#/b\"", "1:15: error: '#' is not alone in the last level of the topic filter"),
-        ("SELECT * FROM \"a\", \"$events/client_conected\"", "1:20: error: there is no event `client_conected`; did you mean `client_connected`?"),
+        (
+            "SELECT * FROM \"a\", \"$events/client_conected\"",
+            "1:20: error: there is no event `client_conected`; did you mean `client_connected`?",
+        ),
         ("SELECT * FROM \"$share/g/t\"", "1:15: error: a rule has no shared subscription; leave out `$share/` and the name"),
         ("SELECT qos.a FROM \"t\"", "1:8: error: `qos` has nothing inside"),
         ("SELECT topic.a FROM \"t\"", "1:8: error: levels of the topic are counted: `topic[1]` is the first"),
@@ -197,13 +236,19 @@ fn bad_sql_is_refused_with_place_reason_and_the_nearest_name() {
         ("SELECT left('a') FROM \"t\"", "1:8: error: `left(text, length)` takes 2 arguments, not 1"),
         ("SELECT 1 AS a, 2 AS a FROM \"t\"", "1:16: error: two columns are named `a`; name one of them with AS"),
         ("SELECT 1 FROM \"t\" WHERE 'a'", "1:25: error: a condition must be true or false"),
-        ("SELECT regex_match(topic, payload) FROM \"t\"", "1:27: error: the regular expression of regex_match must be a constant text"),
+        (
+            "SELECT regex_match(topic, payload) FROM \"t\"",
+            "1:27: error: the regular expression of regex_match must be a constant text",
+        ),
         ("SELECT regex_match(topic, '(') FROM \"t\"", "1:27: error: not a regular expression: unclosed group"),
         ("SELECT count(*) FROM \"t\"", "1:8: error: `*` is no argument"),
         ("SELECT (SELECT 1) FROM \"t\"", "1:9: error: `(SELECT 1)` is not supported in a rule"),
         ("SELECT topic ~ 'a' FROM \"t\"", "1:8: error: there is no operator `~`"),
         ("SELECT 1e999 FROM \"t\"", "1:8: error: `1e999` is not a number that fits 64 bits"),
-        ("SELECT s.a FROM \"t\"", "1:8: error: unknown field `s`; there are event, clientid, username, peer_address, topic, payload, qos, retain, user_properties, timestamp, node"),
+        (
+            "SELECT s.a FROM \"t\"",
+            "1:8: error: unknown field `s`; there are event, clientid, username, peer_address, topic, payload, qos, retain, user_properties, timestamp, node",
+        ),
     ] {
         assert_eq!(Rule::parse(sql).err().map(|error| error.to_string()).as_deref(), Some(expected), "{sql}");
     }
@@ -213,7 +258,9 @@ fn bad_sql_is_refused_with_place_reason_and_the_nearest_name() {
 
 #[test]
 fn events_have_fields_of_their_own_and_one_rule_may_read_several() {
-    let rule = Rule::parse("SELECT event, clientid, resumed, reason FROM \"$events/client_connected\", \"$events/client_disconnected\"").unwrap();
+    let rule =
+        Rule::parse("SELECT event, clientid, resumed, reason FROM \"$events/client_connected\", \"$events/client_disconnected\"")
+            .unwrap();
     let set = RuleSet::new(vec![rule], Hasher::from_seed(1));
     assert!(set.wants(Source::ClientConnected) && !set.wants(Source::MessageDropped));
     let mut rows = Vec::new();
@@ -331,7 +378,8 @@ fn payloads_that_are_no_text_are_bytes() {
 }
 
 /// 100 bytes, as a vehicle sends them.
-const TELEMETRY: &[u8] = br#"{"speed":133.5,"rpm":4200,"gear":5,"fuel":0.62,"pos":{"lat":48.1374,"lon":11.5755},"vin":"WDB1234"}"#;
+const TELEMETRY: &[u8] =
+    br#"{"speed":133.5,"rpm":4200,"gear":5,"fuel":0.62,"pos":{"lat":48.1374,"lon":11.5755},"vin":"WDB1234"}"#;
 
 fn ns_per_message(set: &RuleSet, hasher: &Hasher, topics: &[String]) -> f64 {
     let (mut best, mut rows) = (f64::MAX, 0);
@@ -373,5 +421,9 @@ fn what_a_rule_costs_a_message() {
     let many = set(&(0..1_000).map(rule).collect::<Vec<_>>());
     let same = ns_per_message(&many, &hasher, &vehicle);
     let all = ns_per_message(&many, &hasher, &topics);
-    println!("1 rule: {one:.0} ns; 1,000 rules, the same topic: {same:.0} ns ({:.2}); every topic: {all:.0} ns ({:.2})", same / one, all / one);
+    println!(
+        "1 rule: {one:.0} ns; 1,000 rules, the same topic: {same:.0} ns ({:.2}); every topic: {all:.0} ns ({:.2})",
+        same / one,
+        all / one
+    );
 }

@@ -117,9 +117,11 @@ impl<'a> Value<'a> {
             Value::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
             Value::Bytes(bytes) => Value::Bytes(Cow::Owned(bytes.into_owned())),
             Value::Array(values) => Value::Array(values.into_iter().map(Value::into_owned).collect()),
-            Value::Map(map) => {
-                Value::Map(Map(map.0.into_iter().map(|(key, value)| (Cow::Owned(key.into_owned()), value.into_owned())).collect()))
-            }
+            Value::Map(map) => Value::Map(Map(map
+                .0
+                .into_iter()
+                .map(|(key, value)| (Cow::Owned(key.into_owned()), value.into_owned()))
+                .collect())),
         }
     }
 }

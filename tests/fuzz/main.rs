@@ -103,8 +103,7 @@ fn rule_seeds() -> Vec<Vec<u8>> {
     ];
     const LITERALS: [&str; 12] =
         ["0", "1", "-1", "2.5", "9223372036854775807", "1e308", "''", "'é%_'", "true", "[1, 'a', NULL]", "'s'", "map_of('k', 1)"];
-    const OPERATORS: [&str; 15] =
-        ["+", "-", "*", "/", "%", "||", "=", "<>", "<", ">=", "AND", "OR", "LIKE", "ILIKE", "IN"];
+    const OPERATORS: [&str; 15] = ["+", "-", "*", "/", "%", "||", "=", "<>", "<", ">=", "AND", "OR", "LIKE", "ILIKE", "IN"];
     const TEMPLATES: [&str; 4] = ["", "${.}/${clientid}", "${payload.a.b[1]}", "${item}${x.y}"];
     fn expression(random: &mut Random, depth: usize) -> String {
         let mut inner = || expression(random, depth + 1);

@@ -26,29 +26,29 @@ pub const ARRAYS: &[Function] = &[
         nth(a.array(1)?, number)
     })
     .arity(2, 2),
-    line(
-        "sublist",
-        "from, length, array",
-        "So many elements from one on.",
-        "sublist(2, 2, [1, 2, 3, 4])",
-        "[2,3]",
-        |mut a| {
-            let (from, length) = (a.int(0)?, a.size(1)?);
-            let values = a.array(2)?;
-            let place = element(from, values.len()).unwrap_or(values.len());
-            Ok(Value::Array(values.into_iter().skip(place).take(length).collect()))
-        },
-    )
+    line("sublist", "from, length, array", "So many elements from one on.", "sublist(2, 2, [1, 2, 3, 4])", "[2,3]", |mut a| {
+        let (from, length) = (a.int(0)?, a.size(1)?);
+        let values = a.array(2)?;
+        let place = element(from, values.len()).unwrap_or(values.len());
+        Ok(Value::Array(values.into_iter().skip(place).take(length).collect()))
+    })
     .arity(3, 3),
     line("array_contains", "array, value", "Whether the value is in it.", "array_contains([1, 2], 2)", "true", |mut a| {
         let values = a.array(0)?;
         Ok(Value::Bool(values.iter().any(|value| value.equals(&a.values[1]))))
     })
     .arity(2, 2),
-    line("array_position", "array, value", "Where the value is first; 0 if it is not.", "array_position([5, 6], 6)", "2", |mut a| {
-        let values = a.array(0)?;
-        Ok(values.iter().position(|value| value.equals(&a.values[1])).map_or(Value::Int(0), |place| count(place + 1)))
-    })
+    line(
+        "array_position",
+        "array, value",
+        "Where the value is first; 0 if it is not.",
+        "array_position([5, 6], 6)",
+        "2",
+        |mut a| {
+            let values = a.array(0)?;
+            Ok(values.iter().position(|value| value.equals(&a.values[1])).map_or(Value::Int(0), |place| count(place + 1)))
+        },
+    )
     .arity(2, 2),
     line("append", "array, value", "With the value behind all others.", "append([1], NULL)", "[1,null]", |mut a| {
         let mut values = a.array(0)?;
@@ -83,7 +83,7 @@ pub const ARRAYS: &[Function] = &[
         values.sort_by(|left, right| left.order(right).unwrap_or(Ordering::Equal));
         Ok(Value::Array(values))
     }),
-    line("distinct", "array", "Without what was there before.", "distinct([1, 2, 1.0])", "[1,2]", |mut a| {
+    line("array_distinct", "array", "Without what was there before.", "array_distinct([1, 2, 1.0])", "[1,2]", |mut a| {
         let mut kept: Vec<Value<'_>> = Vec::new();
         let values = a.array(0)?;
         if values.len() > DISTINCT_MAX {

@@ -39,13 +39,8 @@ pub const FUNCTIONS: &[Function] = &[
     }),
     is("is_array", "Whether it is an array.", "is_array([])", |a| Ok(Value::Bool(matches!(a.values[0], Value::Array(_))))),
     is("is_map", "Whether it is a map.", "is_map(map_of())", |a| Ok(Value::Bool(matches!(a.values[0], Value::Map(_))))),
-    line(
-        "int",
-        "value",
-        "An int from a number (without decimals), a text or a boolean.",
-        "int('-12')",
-        "-12",
-        |a| match &a.values[0] {
+    line("int", "value", "An int from a number (without decimals), a text or a boolean.", "int('-12')", "-12", |a| {
+        match &a.values[0] {
             Value::Int(number) => Ok(Value::Int(*number)),
             Value::Float(number) => int_of_float(number.trunc()),
             Value::Bool(truth) => Ok(Value::Int(i64::from(*truth))),
@@ -57,8 +52,8 @@ pub const FUNCTIONS: &[Function] = &[
                 },
             },
             _ => a.wrong(0, "a number, a text or a boolean"),
-        },
-    ),
+        }
+    }),
     line("float", "value", "A float from a number or a text.", "float('1.5')", "1.5", |a| match &a.values[0] {
         Value::Text(text) => match text.trim().parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Value::Float(number)),
@@ -66,13 +61,8 @@ pub const FUNCTIONS: &[Function] = &[
         },
         _ => Ok(Value::Float(a.number(0)?)),
     }),
-    line(
-        "bool",
-        "value",
-        "A boolean from `true`, `false`, `1` or `0`, as a text or a number.",
-        "bool('true')",
-        "true",
-        |a| match &a.values[0] {
+    line("bool", "value", "A boolean from `true`, `false`, `1` or `0`, as a text or a number.", "bool('true')", "true", |a| {
+        match &a.values[0] {
             Value::Bool(truth) => Ok(Value::Bool(*truth)),
             Value::Int(number @ (0 | 1)) => Ok(Value::Bool(*number == 1)),
             Value::Text(text) => match text.trim() {
@@ -81,8 +71,8 @@ pub const FUNCTIONS: &[Function] = &[
                 other => Err(format!("{:?} is no boolean", shown(other))),
             },
             _ => a.wrong(0, "true, false, 1 or 0"),
-        },
-    ),
+        }
+    }),
     line(
         "str",
         "value",

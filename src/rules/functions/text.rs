@@ -133,23 +133,16 @@ pub const FUNCTIONS: &[Function] = &[
         Ok(Value::Bool(text.ends_with(&*what)))
     })
     .arity(2, 2),
-    line(
-        "split",
-        "text, separator",
-        "The parts between separators.",
-        "split('a,b,,c', ',')",
-        r#"["a","b","","c"]"#,
-        |mut a| {
-            let (text, separator) = (a.text(0)?, a.text(1)?);
-            if separator.is_empty() {
-                return Err("the separator is empty".into());
-            }
-            Ok(Value::Array(match text {
-                Cow::Borrowed(text) => text.split(&*separator).map(Value::text).collect(),
-                Cow::Owned(text) => text.split(&*separator).map(|part| Value::text(part.to_owned())).collect(),
-            }))
-        },
-    )
+    line("split", "text, separator", "The parts between separators.", "split('a,b,,c', ',')", r#"["a","b","","c"]"#, |mut a| {
+        let (text, separator) = (a.text(0)?, a.text(1)?);
+        if separator.is_empty() {
+            return Err("the separator is empty".into());
+        }
+        Ok(Value::Array(match text {
+            Cow::Borrowed(text) => text.split(&*separator).map(Value::text).collect(),
+            Cow::Owned(text) => text.split(&*separator).map(|part| Value::text(part.to_owned())).collect(),
+        }))
+    })
     .arity(2, 2),
     line(
         "split_part",
