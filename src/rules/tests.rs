@@ -3,7 +3,6 @@
 use super::*;
 use crate::topic::{Hasher, TopicKey};
 use crate::wire::{Properties, Property};
-use std::time::Instant;
 
 const NOW_MS: i64 = 1_700_000_000_123;
 
@@ -375,55 +374,4 @@ fn payloads_that_are_no_text_are_bytes() {
     assert_eq!(Value::Map(rows[0].clone()).to_json(), r#"{"payload":"/wE=","t":"bytes","h":"ff01"}"#);
     let rule = Rule::parse("SELECT payload.a FROM \"#\"").unwrap();
     assert!(rule.run(&view).unwrap_err().what.contains("2 bytes that are not UTF-8"));
-}
-
-/// 100 bytes, as a vehicle sends them.
-const TELEMETRY: &[u8] =
-    br#"{"speed":133.5,"rpm":4200,"gear":5,"fuel":0.62,"pos":{"lat":48.1374,"lon":11.5755},"vin":"WDB1234"}"#;
-
-fn ns_per_message(set: &RuleSet, hasher: &Hasher, topics: &[String]) -> f64 {
-    let (mut best, mut rows) = (f64::MAX, 0);
-    for _ in 0..7 {
-        let start = Instant::now();
-        const MESSAGES: usize = 20_000;
-        for number in 0..MESSAGES {
-            let topic = &topics[number % topics.len()];
-            set.publish(&TopicKey::new(topic, hasher), input(topic, TELEMETRY), |_, _, result| rows += result.unwrap().len());
-        }
-        best = best.min(start.elapsed().as_nanos() as f64 / MESSAGES as f64);
-    }
-    assert!(rows > 0);
-    best
-}
-
-#[test]
-#[ignore = "measures: cargo test --release --lib rules -- --ignored --nocapture"]
-fn what_a_rule_costs_a_message() {
-    assert_eq!(TELEMETRY.len(), 100);
-    let hasher = Hasher::from_seed(1);
-    let set = |sqls: &[String]| RuleSet::new(sqls.iter().map(|sql| Rule::parse(sql).unwrap()).collect(), hasher);
-    let vehicle = ["vehicle/7/telemetry".to_owned()];
-    for (name, sql) in [
-        ("topic only", "SELECT topic, clientid, payload FROM \"vehicle/+/telemetry\""),
-        ("WHERE qos", "SELECT topic, clientid, payload FROM \"vehicle/+/telemetry\" WHERE qos = 1"),
-        ("JSON WHERE", "SELECT clientid, payload FROM \"vehicle/+/telemetry\" WHERE payload.speed > 120"),
-        (
-            "JSON WHERE and SELECT",
-            "SELECT payload.speed AS v, payload.pos.lat AS lat, clientid, topic, timestamp FROM \"vehicle/+/telemetry\" \
-             WHERE payload.speed > 120 AND payload.gear = 5",
-        ),
-    ] {
-        println!("{name}: {:.0} ns per message", ns_per_message(&set(&[sql.to_owned()]), &hasher, &vehicle));
-    }
-    let rule = |number: usize| format!("SELECT clientid, payload FROM \"vehicle/{number}/telemetry\" WHERE payload.speed > 120");
-    let topics: Vec<String> = (0..1_000).map(|number| format!("vehicle/{number}/telemetry")).collect();
-    let one = ns_per_message(&set(&[rule(7)]), &hasher, &vehicle);
-    let many = set(&(0..1_000).map(rule).collect::<Vec<_>>());
-    let same = ns_per_message(&many, &hasher, &vehicle);
-    let all = ns_per_message(&many, &hasher, &topics);
-    println!(
-        "1 rule: {one:.0} ns; 1,000 rules, the same topic: {same:.0} ns ({:.2}); every topic: {all:.0} ns ({:.2})",
-        same / one,
-        all / one
-    );
 }

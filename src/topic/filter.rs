@@ -58,12 +58,14 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     if is_reserved(topic) && filter.starts_with(['+', '#']) {
         return false; // [MQTT-4.7.2-1]
     }
+    // By bytes: splitting a str costs several times as much.
+    let levels = |text: &'_ str| text.as_bytes().split(|byte| *byte == b'/');
     let mut topic = levels(topic);
     for level in levels(filter) {
         match (level, topic.next()) {
             // It includes the parent level, so it matters not whether the topic has another one.
-            ("#", _) => return true,
-            ("+", Some(_)) => {}
+            (b"#", _) => return true,
+            (b"+", Some(_)) => {}
             (literal, Some(level)) if literal == level => {}
             _ => return false,
         }
