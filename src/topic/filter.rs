@@ -59,9 +59,11 @@ pub fn matches(filter: &str, topic: &str) -> bool {
         return false; // [MQTT-4.7.2-1]
     }
     // By bytes: splitting a str costs several times as much.
-    let levels = |text: &'_ str| text.as_bytes().split(|byte| *byte == b'/');
-    let mut topic = levels(topic);
-    for level in levels(filter) {
+    fn split(text: &str) -> impl Iterator<Item = &[u8]> {
+        text.as_bytes().split(|byte| *byte == b'/')
+    }
+    let mut topic = split(topic);
+    for level in split(filter) {
         match (level, topic.next()) {
             // It includes the parent level, so it matters not whether the topic has another one.
             (b"#", _) => return true,
