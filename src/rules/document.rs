@@ -85,11 +85,8 @@ impl<'a> Document<'a> {
             Content::Text(text) => Value::text(&**text),
             Content::Array => Value::Array(self.inside(node).map(|inner| self.value(inner)).collect()),
             Content::Object => {
-                let mut map = Map::new();
-                for inner in self.inside(node) {
-                    map.insert(&*self.nodes[inner].key, self.value(inner));
-                }
-                Value::Map(map)
+                let entries = self.inside(node).map(|inner| (Cow::Borrowed(&*self.nodes[inner].key), self.value(inner)));
+                Value::Map(entries.collect::<Map<'_>>())
             }
         }
     }

@@ -8,6 +8,9 @@ use super::value::{Map, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
+/// Elements that FOREACH goes through: nothing that a message contains may hold a core's turn for long.
+const EACH_MAX: usize = 10_000;
+
 /// What a rule makes of one message: values by name, in the order of SELECT.
 pub type Row<'a> = Map<'a>;
 
@@ -117,6 +120,10 @@ impl Rule {
                 return Err(Box::new(Failure { origin: each.origin.clone(), what }));
             }
         };
+        if items.len() > EACH_MAX {
+            let what = format!("FOREACH got an array of more than {EACH_MAX} elements");
+            return Err(Box::new(Failure { origin: each.origin.clone(), what }));
+        }
         for item in &items {
             let scope = Scope { view, item: Some(item) };
             if let Some(case) = &each.case

@@ -214,6 +214,9 @@ fn foreach_makes_a_row_of_each_element_that_incase_admits() {
     assert_eq!(run("FOREACH payload.sensors DO item.v FROM \"#\" WHERE payload.t = 4", payload), "filtered");
     assert_eq!(run("FOREACH payload.none FROM \"#\"", payload), "nothing");
     assert_eq!(run("FOREACH payload.sensors AS s INCASE s.v > 10 FROM \"#\"", payload), "nothing");
+    let many = |count: usize| run("FOREACH json_decode(payload) FROM \"#\"", &format!("[{}1]", "1,".repeat(count - 1)));
+    assert_eq!(many(10_000).matches("item").count(), 10_000);
+    assert_eq!(many(10_001), "failed: FOREACH got an array of more than 10000 elements in json_decode(payload) at 1:9");
     assert_eq!(run("FOREACH payload.t FROM \"#\"", payload), "failed: FOREACH needs an array and got an int in payload.t at 1:9");
 }
 

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value<'a> {
@@ -56,8 +57,9 @@ impl<'a> Value<'a> {
                 left.len() == right.len() && left.iter().zip(right).all(|(left, right)| left.equals(right))
             }
             (Value::Map(left), Value::Map(right)) => {
+                let (left, right) = (left.sorted(), right.sorted());
                 left.len() == right.len()
-                    && left.iter().all(|(key, value)| right.get(key).is_some_and(|other| value.equals(other)))
+                    && left.iter().zip(right).all(|(left, right)| left.0 == right.0 && left.1.equals(&right.1))
             }
             (Value::Null, Value::Null) => true,
             _ => self.order(other) == Some(Ordering::Equal),
@@ -170,7 +172,10 @@ impl Serialize for Value<'_> {
     }
 }
 
-/// Values by name, in the order in which they were put in. Few enough that looking through them beats hashing.
+/// So many entries are compared each with each when a map is made.
+const FEW: usize = 16;
+
+/// Values by name, in the order in which they were put in. Mostly few enough that looking through them beats hashing.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Map<'a>(Vec<(Cow<'a, str>, Value<'a>)>);
 
@@ -227,6 +232,12 @@ impl<'a> Map<'a> {
         Some(self.0.remove(place).1)
     }
 
+    fn sorted(&self) -> Vec<&(Cow<'a, str>, Value<'a>)> {
+        let mut entries: Vec<_> = self.0.iter().collect();
+        entries.sort_unstable_by(|left, right| left.0.cmp(&right.0));
+        entries
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value<'a>)> {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
@@ -241,10 +252,24 @@ impl<'a> IntoIterator for Map<'a> {
     }
 }
 
+/// Of a name that occurs twice the last value counts, in the place of the first. In time of the entries, however many a message brings.
 impl<'a> FromIterator<(Cow<'a, str>, Value<'a>)> for Map<'a> {
     fn from_iter<I: IntoIterator<Item = (Cow<'a, str>, Value<'a>)>>(entries: I) -> Self {
         let mut map = Map::new();
-        entries.into_iter().for_each(|(key, value)| map.insert(key, value));
+        let mut entries = entries.into_iter();
+        entries.by_ref().take(FEW).for_each(|(key, value)| map.insert(key, value));
+        let Some((key, value)) = entries.next() else { return map };
+        let mut places: HashMap<Cow<'a, str>, usize> =
+            map.0.iter().enumerate().map(|(place, (key, _))| (key.clone(), place)).collect();
+        for (key, value) in std::iter::once((key, value)).chain(entries) {
+            match places.get(&key) {
+                Some(place) => map.0[*place].1 = value,
+                None => {
+                    places.insert(key.clone(), map.len());
+                    map.push(key, value);
+                }
+            }
+        }
         map
     }
 }
@@ -280,6 +305,23 @@ mod tests {
         };
         assert!(map(&[("a", 1), ("b", 2)]).equals(&map(&[("b", 2), ("a", 1)])));
         assert!(!map(&[("a", 1)]).equals(&map(&[("a", 2)])) && !map(&[("a", 1)]).equals(&map(&[("b", 1)])));
+    }
+
+    #[test]
+    fn a_map_of_many_entries_is_made_and_compared_in_their_time() {
+        let entries = |count: u32| {
+            (0..count).chain(0..count).map(move |number| (Cow::Owned(number.to_string()), Value::Int(i64::from(number))))
+        };
+        for count in [1, 15, 16, 17, 200_000] {
+            let map: Map<'_> = entries(count).collect();
+            assert_eq!(map.len(), count as usize);
+            assert!(map.iter().zip(0..).all(|((key, value), number)| key == number.to_string() && *value == Value::Int(number)));
+            let mut reversed: Vec<_> = map.clone().into_iter().collect();
+            reversed.reverse();
+            assert!(Value::Map(map).equals(&Value::Map(reversed.into_iter().collect())));
+        }
+        let map: Map<'_> = entries(20).chain([(Cow::Borrowed("3"), Value::Null)]).collect();
+        assert_eq!((map.nth(3), map.len()), (Some(&Value::Null), 20));
     }
 
     #[test]

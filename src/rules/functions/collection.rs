@@ -262,9 +262,8 @@ pub const MAPS: &[Function] = &[
         "map_merge(map_of('a', 1), map_of('a', 2, 'b', 3))",
         r#"{"a":2,"b":3}"#,
         |mut a| {
-            let (mut map, other) = (a.map(0)?, a.map(1)?);
-            other.into_iter().for_each(|(key, value)| map.insert(key, value));
-            Ok(Value::Map(map))
+            let (map, other) = (a.map(0)?, a.map(1)?);
+            Ok(Value::Map(map.into_iter().chain(other).collect()))
         },
     )
     .arity(2, 2),

@@ -189,12 +189,13 @@ pub const FUNCTIONS: &[Function] = &[
         r#"{"a":"1","b":"x y"}"#,
         |mut a| {
             let text = a.text(0)?;
-            let mut map = Map::new();
-            for pair in text.trim_start_matches('?').split('&').filter(|pair| !pair.is_empty()) {
+            let decode = |text: &str| super::encode::url_decode(&text.replace('+', " "));
+            let pairs = text.trim_start_matches('?').split('&').filter(|pair| !pair.is_empty());
+            let entries = pairs.map(|pair| {
                 let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                let decode = |text: &str| super::encode::url_decode(&text.replace('+', " "));
-                map.insert(decode(name)?, Value::text(decode(value)?));
-            }
+                Ok((Cow::Owned(decode(name)?), Value::text(decode(value)?)))
+            });
+            let map = entries.collect::<Result<Map<'_>, String>>()?;
             Ok(Value::Map(map))
         },
     ),
