@@ -1,5 +1,5 @@
-//! A level-triggered epoll set. All of this crate's `unsafe` is here and in [`crate::process`]; each block is one system call on
-//! descriptors that are open and on memory that is borrowed for the call.
+//! A level-triggered epoll set. Each `unsafe` block is one system call on descriptors that are open and on memory that is borrowed for
+//! the call.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -89,8 +89,8 @@ impl Ready {
 
 /// The one request of a round that has only one.
 #[derive(Clone, Copy)]
-enum Only {
-    Send { socket: i32, bytes: *const u8, len: usize },
+enum Only<'bytes> {
+    Send { socket: i32, bytes: &'bytes [u8] },
     Receive { socket: i32 },
 }
 
@@ -206,7 +206,7 @@ impl Plane {
         self.requests.clear();
         self.sent.clear();
         self.received.clear();
-        Round { plane: self, only: None, _bytes: PhantomData }
+        Round { plane: self, only: None }
     }
 
     /// What became of a send of the last round, by its position: the bytes that went out (fewer than offered: the socket is full)
@@ -280,8 +280,7 @@ impl Plane {
 pub struct Round<'plane, 'bytes> {
     plane: &'plane mut Plane,
     /// What was asked for last.
-    only: Option<Only>,
-    _bytes: PhantomData<&'bytes [u8]>,
+    only: Option<Only<'bytes>>,
 }
 
 impl<'bytes> Round<'_, 'bytes> {
@@ -294,7 +293,7 @@ impl<'bytes> Round<'_, 'bytes> {
         // More than this at once says nothing new, and the kernel counts in i32.
         let len = bytes.len().min(1 << 30) as u32;
         plane.sent.push(len as i32);
-        self.only = Some(Only::Send { socket, bytes: bytes.as_ptr(), len: len as usize });
+        self.only = Some(Only::Send { socket, bytes: &bytes[..len as usize] });
         let send = opcode::Send::new(types::Fd(socket), bytes.as_ptr(), len)
             .flags(libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
             .build()
@@ -331,10 +330,7 @@ impl<'bytes> Round<'_, 'bytes> {
             (1, Some(Only::Receive { socket })) => {
                 plane.received[0] = system::receive(socket, &mut plane.buffers[..RECEIVE_BYTES]);
             }
-            (1, Some(Only::Send { socket, bytes, len })) => {
-                // SAFETY: the round still borrows the bytes that it was given.
-                plane.sent[0] = system::send(socket, unsafe { std::slice::from_raw_parts(bytes, len) });
-            }
+            (1, Some(Only::Send { socket, bytes })) => plane.sent[0] = system::send(socket, bytes),
             _ => return plane.enter(),
         }
         plane.requests.clear();
