@@ -40,3 +40,11 @@ pub struct SessionId(pub u32);
 /// A distinct topic filter with at least one local subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FilterId(pub u32);
+
+/// What an acknowledgement waits for (a sink's confirmation), on the shard that issued it. The generation tells a late answer from
+/// one that is meant for the slot's next use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TicketId {
+    pub slot: u32,
+    pub generation: u32,
+}

@@ -7,12 +7,13 @@
 //! | [`cli`], [`config`], [`boot`], [`wiring`], [`trial`] | the command, the configuration, the start, a rule tried without a broker |
 //! | [`doctor`] | whether the host is fit for so many connections |
 //! | [`runtime`] | the ring, the turn, listeners, the mesh's memory: all that touches the world |
+//! | [`sinks`] | the sink core: records to Kafka, MongoDB, HTTP and files, and messages back from Kafka |
 //! | [`shard`] | the state of one core: clients, subscriptions, fan-out, retained, groups, parking. The line: no I/O, clock, lock or thread from here down |
 //! | [`rules`] | SQL over messages and events: parsed and planned once, then only computed |
 //! | [`session`] | one client: windows, queue, will |
 //! | [`wire`] | the MQTT codec, all versions in one set of types |
 //! | [`topic`] | names, filters, and the structures that match them |
-//! | [`message`], [`segments`], [`limits`], [`ids`], [`time`], [`nearest`] | what all of them speak in |
+//! | [`message`], [`record`], [`segments`], [`limits`], [`ids`], [`time`], [`nearest`] | what all of them speak in |
 //! | [`fault`] | deliberate mistakes, to test the tests; nothing of it is in a release build |
 
 pub mod boot;
@@ -24,11 +25,13 @@ pub mod ids;
 pub mod limits;
 pub mod message;
 pub mod nearest;
+pub mod record;
 pub mod rules;
 pub mod runtime;
 pub mod segments;
 pub mod session;
 pub mod shard;
+pub mod sinks;
 pub mod time;
 pub mod topic;
 pub mod trial;

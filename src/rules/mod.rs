@@ -5,6 +5,7 @@
 //! when the first of them looks inside), each [`Rule`] makes rows of it or does not, and a [`Template`] makes topics, keys and payloads
 //! for actions of a row.
 
+mod action;
 mod document;
 mod error;
 mod eval;
@@ -21,6 +22,7 @@ mod template;
 mod tests;
 mod value;
 
+pub use action::{Action, Part, RecordAction, Republish};
 pub use error::{Failure, Origin, Position, SqlError};
 pub use input::{FIELDS, Field, FieldEntry, Input, Source, View};
 pub use rule::{Row, Rows, Rule, Verdict};

@@ -2,7 +2,7 @@
 //!
 //! Where to find what: `core` (what the shell asks of a shard) · `turn` (the loop of one shard) · `ring` (its network plane, and all
 //! `unsafe`) · `sockets` (what is remembered per connection) · `listener` (bind and accept) · `closing` (the end of a connection) ·
-//! `mesh` and `doorbell` (the rings between shards) · `board` (what shards show others), `turn_times`, `log_line`, `event_log` ·
+//! `mesh` and `doorbell` (the rings between shards) · `sink_link` (those to the sink core) · `board` (what shards show others), `turn_times`, `log_line`, `event_log` ·
 //! `watchdog` · `signals` · `probe` (whether the machine permits all this) · `clock`.
 //!
 //! Two steps: [`bind`] looks at the machine and opens all listeners, [`Bound::run`] turns until a signal comes. In between the start
@@ -20,12 +20,14 @@ mod mesh;
 pub mod probe;
 mod ring;
 mod signals;
+pub mod sink_link;
 mod sockets;
 mod turn;
 mod turn_times;
 mod watchdog;
 
 pub use self::core::Core;
+pub use doorbell::Doorbell;
 pub use listener::ListenerOptions;
 
 use crate::ids::{CORES_MAX, CoreId};
@@ -36,7 +38,6 @@ use crate::time::Time;
 use crate::topic::Hasher;
 use board::{Board, ProcessPhase};
 use clock::Clock;
-use doorbell::Doorbell;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use log_line::LogLine;
 use probe::{Host, ProbeError};

@@ -1,6 +1,7 @@
 //! The few numbers that belong to the whole process because limits are global (design: not limit ÷ shards). Each is one relaxed
 //! counter, checked at admission: a limit may be overshot by what other cores admit in the same instant, never by more.
 
+use super::gate::Gate;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 #[derive(Default, Debug)]
@@ -10,6 +11,8 @@ pub struct Globals {
     pub retained_bytes: Gauge,
     /// Bytes charged by all shards: messages, outboxes, queues, partial packets.
     pub memory_bytes: Gauge,
+    /// One for each sink.
+    pub gates: Box<[Gate]>,
 }
 
 /// A shared number that goes up and down.
