@@ -58,7 +58,7 @@ fn run(flags: &Flags) -> ExitCode {
         Err(error) => return fail(wiring::exit_code(&error), format_args!("corelane: error: {error}")),
     };
     eprint!("{}", boot::screen(&config, &wiring::host_facts(&bound)));
-    match bound.run() {
+    match bound.run(Vec::new(), None) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(wiring::exit_code(&error), format_args!("corelane: error: {error}")),
     }

@@ -35,6 +35,7 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
         stall_s: u64::from(config.stall_s),
         sys_interval_s: u64::from(config.sys_interval_s),
         log_interval_s: u64::from(config.log_interval_s),
+        ..RuntimeOptions::default()
     }
 }
 
@@ -72,6 +73,7 @@ pub fn exit_code(error: &RuntimeError) -> u8 {
         RuntimeError::ShardCount { .. } => exit::CONFIG,
         RuntimeError::Bind { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => exit::NO_PERMISSION,
         RuntimeError::Bind { .. } => exit::UNAVAILABLE,
+        RuntimeError::Sinks(_) => exit::CONFIG,
         RuntimeError::Shard { .. } => exit::SOFTWARE,
     }
 }

@@ -1,5 +1,6 @@
 //! What is done with a rule's rows: planned once, next to the rule.
 
+use super::rule::Rule;
 use super::template::Template;
 use crate::record::ActionId;
 use crate::wire::QoS;
@@ -39,4 +40,13 @@ pub enum Part {
     Text(Template),
     /// The message's MQTT properties that travel with it, as they are on the wire.
     Properties,
+}
+
+/// A rule with what is done with its rows.
+#[derive(Clone, Debug)]
+pub struct PlannedRule {
+    /// Distinct.
+    pub name: Box<str>,
+    pub rule: Rule,
+    pub actions: Vec<Action>,
 }

@@ -71,7 +71,6 @@ pub enum Field {
     Qos,
     Retain,
     UserProperties,
-    FromClientId,
     ProtocolVersion,
     KeepAliveS,
     CleanStart,
@@ -110,7 +109,7 @@ const fn field(field: Field, name: &'static str, sources: u8, doc: &'static str)
 }
 
 /// All fields, in the order in which `*` gives them.
-pub const FIELDS: [FieldEntry; 18] = [
+pub const FIELDS: [FieldEntry; 17] = [
     field(Field::Event, "event", ALL, "The source: `message_published`, or the event's name"),
     field(Field::ClientId, "clientid", ALL, "The client that published, or that the event is about"),
     field(Field::Username, "username", ALL, "The client's user name, or NULL"),
@@ -130,7 +129,6 @@ pub const FIELDS: [FieldEntry; 18] = [
         MESSAGES,
         "User properties by name (MQTT 5.0); of a name sent twice the last one",
     ),
-    field(Field::FromClientId, "from_clientid", DROPPED | DELIVERED, "The client that published the message"),
     field(Field::ProtocolVersion, "protocol_version", CONNECTED, "3, 4 (MQTT 3.1.1) or 5"),
     field(Field::KeepAliveS, "keep_alive_s", CONNECTED, "Keep alive in seconds"),
     field(Field::CleanStart, "clean_start", CONNECTED, "Whether the client asked for a new session"),
@@ -152,7 +150,6 @@ pub struct Input<'m> {
     pub qos: Option<u8>,
     pub retain: Option<bool>,
     pub properties: Option<Properties<'m>>,
-    pub from_client_id: Option<&'m str>,
     pub protocol_version: Option<u8>,
     pub keep_alive_s: Option<u16>,
     pub clean_start: Option<bool>,
@@ -212,7 +209,6 @@ impl<'m> View<'m> {
                 let pairs = input.properties.into_iter().flat_map(Properties::user_properties);
                 Value::Map(pairs.map(|(name, value)| (Cow::Borrowed(name), Value::text(value))).collect::<Map<'_>>())
             }
-            Field::FromClientId => text(input.from_client_id),
             Field::ProtocolVersion => int(input.protocol_version.map(i64::from)),
             Field::KeepAliveS => int(input.keep_alive_s.map(i64::from)),
             Field::CleanStart => truth(input.clean_start),

@@ -22,10 +22,10 @@ mod template;
 mod tests;
 mod value;
 
-pub use action::{Action, Part, RecordAction, Republish};
+pub use action::{Action, Part, PlannedRule, RecordAction, Republish};
 pub use error::{Failure, Origin, Position, SqlError};
 pub use input::{FIELDS, Field, FieldEntry, Input, Source, View};
 pub use rule::{Row, Rows, Rule, Verdict};
-pub use set::{Counters, RuleSet};
+pub use set::{RuleCounts, RuleSet, Tally};
 pub use template::{Template, TemplateError};
 pub use value::{Map, Value};

@@ -3,28 +3,60 @@
 
 use super::error::Failure;
 use super::input::{Input, Source, View};
-use super::rule::{Rows, Rule, Verdict};
+use super::rule::{Rule, Verdict};
 use crate::topic::{FilterIndex, Hasher, TopicKey, matches};
 use smallvec::SmallVec;
-use std::cell::Cell;
 
-/// What became of what a rule has matched. `matched` is the sum of `passed`, `no_result` and `failed`.
-#[derive(Debug, Default)]
-pub struct Counters {
+/// What became of what a rule has matched, and of the rows that it made. `matched` is the sum of `passed`, `no_result` and `failed`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct RuleCounts {
     /// Messages and events that FROM matched.
-    pub matched: Cell<u64>,
+    pub matched: u64,
     /// Of these, those that made rows.
-    pub passed: Cell<u64>,
+    pub passed: u64,
     /// Those for which WHERE was not true, or FOREACH found nothing.
-    pub no_result: Cell<u64>,
-    /// Those for which an expression failed.
-    pub failed: Cell<u64>,
+    pub no_result: u64,
+    /// Those for which an expression failed, in the rule or in an action's template, or that would have made too much.
+    pub failed: u64,
     /// Actions taken for rows.
-    pub actions: Cell<u64>,
+    pub actions: u64,
+    /// Actions not taken for want of room, or because messages republished each other too often.
+    pub dropped: u64,
 }
 
-fn count(counter: &Cell<u64>) {
-    counter.set(counter.get() + 1);
+impl RuleCounts {
+    pub const COUNT: usize = 6;
+    pub const NAMES: [&'static str; Self::COUNT] = ["matched", "passed", "no_result", "failed", "actions", "dropped"];
+
+    pub fn values(&self) -> [u64; Self::COUNT] {
+        [self.matched, self.passed, self.no_result, self.failed, self.actions, self.dropped]
+    }
+
+    /// The sum of values of [`RuleCounts::values`].
+    pub fn sum(all: impl Iterator<Item = [u64; Self::COUNT]>) -> Self {
+        let [matched, passed, no_result, failed, actions, dropped] = all.fold([0; Self::COUNT], |mut sum, values| {
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            sum
+        });
+        Self { matched, passed, no_result, failed, actions, dropped }
+    }
+
+    pub fn count(&mut self, tally: Tally) {
+        self.matched += 1;
+        *match tally {
+            Tally::Passed => &mut self.passed,
+            Tally::NoResult => &mut self.no_result,
+            Tally::Failed => &mut self.failed,
+        } += 1;
+    }
+}
+
+/// How a rule's look at a message came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tally {
+    Passed,
+    NoResult,
+    Failed,
 }
 
 /// One way in which a topic leads to a rule.
@@ -37,7 +69,7 @@ struct Entry {
 
 /// See the module.
 pub struct RuleSet {
-    rules: Vec<(Rule, Counters)>,
+    rules: Vec<Rule>,
     topics: FilterIndex<Entry>,
     hasher: Hasher,
     /// The rules of each event.
@@ -57,7 +89,6 @@ impl RuleSet {
                 events[*event as usize].push(rule);
             }
         }
-        let rules = rules.into_iter().map(|rule| (rule, Counters::default())).collect();
         Self { rules, topics, hasher, events }
     }
 
@@ -71,11 +102,7 @@ impl RuleSet {
 
     /// A rule by its place in what the set was made of.
     pub fn rule(&self, rule: usize) -> &Rule {
-        &self.rules[rule].0
-    }
-
-    pub fn counters(&self, rule: usize) -> &Counters {
-        &self.rules[rule].1
+        &self.rules[rule]
     }
 
     /// Whether any rule is about an event: who raises it need not gather its fields otherwise.
@@ -83,18 +110,18 @@ impl RuleSet {
         !self.events[event as usize].is_empty()
     }
 
-    /// Calls `f` with each rule that matches a message, in their order, and the rows that it makes or the failure. A rule whose filters
+    /// Calls `f` with each rule that matches a message, in their order, and what it makes of it or the failure. A rule whose filters
     /// match twice is called once. `key` must be of the input's topic.
     pub fn publish<'m>(
         &self,
         key: &TopicKey<'_>,
         input: Input<'m>,
-        f: impl FnMut(usize, &View<'m>, Result<Rows<'_>, Box<Failure>>),
+        f: impl FnMut(usize, &View<'m>, Result<Verdict<'_>, Box<Failure>>),
     ) {
         let mut matched: SmallVec<[u32; 8]> = SmallVec::new();
         self.topics.for_each_match(&self.hasher, key, |entry| {
             // What the index finds may be a collision.
-            if matches(&self.rules[entry.rule as usize].0.filters[entry.filter as usize], key.topic()) {
+            if matches(&self.rules[entry.rule as usize].filters[entry.filter as usize], key.topic()) {
                 matched.push(entry.rule);
             }
         });
@@ -109,28 +136,16 @@ impl RuleSet {
     }
 
     /// As [`RuleSet::publish`], for an event.
-    pub fn event<'m>(&self, event: Source, input: Input<'m>, f: impl FnMut(usize, &View<'m>, Result<Rows<'_>, Box<Failure>>)) {
+    pub fn event<'m>(&self, event: Source, input: Input<'m>, f: impl FnMut(usize, &View<'m>, Result<Verdict<'_>, Box<Failure>>)) {
         let rules = &self.events[event as usize];
         if !rules.is_empty() {
             self.run(rules, &View::new(event, input), f);
         }
     }
 
-    fn run<'m>(&self, rules: &[u32], view: &View<'m>, mut f: impl FnMut(usize, &View<'m>, Result<Rows<'_>, Box<Failure>>)) {
+    fn run<'m>(&self, rules: &[u32], view: &View<'m>, mut f: impl FnMut(usize, &View<'m>, Result<Verdict<'_>, Box<Failure>>)) {
         for rule in rules {
-            let (planned, counters) = &self.rules[*rule as usize];
-            count(&counters.matched);
-            match planned.run(view) {
-                Ok(Verdict::Passed(rows)) => {
-                    count(&counters.passed);
-                    f(*rule as usize, view, Ok(rows));
-                }
-                Ok(Verdict::Filtered | Verdict::Nothing) => count(&counters.no_result),
-                Err(failure) => {
-                    count(&counters.failed);
-                    f(*rule as usize, view, Err(failure));
-                }
-            }
+            f(*rule as usize, view, self.rules[*rule as usize].run(view));
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use super::mesh::Padded;
 use super::turn_times::{TurnCounts, TurnTimes};
+use crate::rules::RuleCounts;
 use crate::shard::sys_snapshot::{ShardSample, ShellCounters, Snapshot};
 use crate::shard::{Counters, ShardLoad};
 use crate::time::Time;
@@ -109,10 +110,12 @@ pub struct ShardBoard {
     shell: [AtomicU64; ShellCounters::COUNT],
     load: [AtomicU64; LOADS],
     ring_depth_max: AtomicU64,
+    /// By rule.
+    rules: Box<[[AtomicU64; RuleCounts::COUNT]]>,
 }
 
-impl Default for ShardBoard {
-    fn default() -> Self {
+impl ShardBoard {
+    fn new(rules: usize) -> Self {
         Self {
             turn: TurnNow::default(),
             times: TurnTimes::default(),
@@ -121,13 +124,17 @@ impl Default for ShardBoard {
             shell: [const { AtomicU64::new(0) }; ShellCounters::COUNT],
             load: [const { AtomicU64::new(0) }; LOADS],
             ring_depth_max: AtomicU64::new(0),
+            rules: (0..rules).map(|_| [const { AtomicU64::new(0) }; RuleCounts::COUNT]).collect(),
         }
     }
 }
 
 impl ShardBoard {
     /// Called by the shard alone.
-    pub fn publish(&self, counters: &Counters, load: ShardLoad, shell: ShellCounters, ring_depth_max: u64) {
+    pub fn publish(&self, counters: &Counters, load: ShardLoad, shell: ShellCounters, ring_depth_max: u64, rules: &[RuleCounts]) {
+        for (cells, counts) in self.rules.iter().zip(rules) {
+            write(cells, counts.values());
+        }
         write(&self.counters, counters.values());
         write(&self.shell, shell.values());
         write(&self.load, load_values(load));
@@ -160,9 +167,10 @@ pub struct Board {
 }
 
 impl Board {
-    pub fn new(shards: usize) -> Self {
+    /// For so many shards, each with so many rules.
+    pub fn new(shards: usize, rules: usize) -> Self {
         Self {
-            shards: (0..shards).map(|_| Padded::default()).collect(),
+            shards: (0..shards).map(|_| Padded(ShardBoard::new(rules))).collect(),
             phase: AtomicU8::new(0),
             stopped: AtomicBool::new(false),
         }
@@ -199,6 +207,12 @@ impl Board {
         self.shards().all(|shard| shard.finished_phase.load(Acquire) >= phase as u8)
     }
 
+    /// What each rule has done, on all shards.
+    fn rule_counts(&self) -> Vec<RuleCounts> {
+        let rules = self.shards[0].0.rules.len();
+        (0..rules).map(|rule| RuleCounts::sum(self.shards().map(|shard| read(&shard.rules[rule])))).collect()
+    }
+
     /// All shards as they last published themselves. `earlier` is the reader's own and makes its intervals.
     pub fn snapshot(&self, now: Time, earlier: &mut Vec<TurnCounts>) -> Snapshot {
         earlier.resize_with(self.shards.len(), TurnCounts::default);
@@ -207,7 +221,7 @@ impl Board {
         for shard in &shards {
             counters.add(&shard.counters);
         }
-        Snapshot { uptime_s: now.as_s(), counters, shards }
+        Snapshot { uptime_s: now.as_s(), counters, shards, rules: self.rule_counts(), sinks: Vec::new() }
     }
 }
 
@@ -288,16 +302,22 @@ mod tests {
 
     #[test]
     fn a_snapshot_holds_each_shard_and_the_sum_and_each_reader_has_its_own_intervals() {
-        let board = Board::new(2);
+        let board = Board::new(2, 1);
         for (index, accepted) in [(0, 3), (1, 4)] {
             let counters = Counters { connections_accepted: accepted, ..Counters::default() };
             let load = ShardLoad { connections: accepted, ring_depth: 9, ..ShardLoad::default() };
-            board.shard(index).publish(&counters, load, ShellCounters { wakes: 5, ..ShellCounters::default() }, 8);
+            board.shard(index).publish(
+                &counters,
+                load,
+                ShellCounters { wakes: 5, ..ShellCounters::default() },
+                8,
+                &[RuleCounts { matched: 2, ..RuleCounts::default() }],
+            );
         }
         board.shard(1).times.record(Duration::from_micros(3));
         let (mut one, mut other) = (Vec::new(), Vec::new());
         let first = board.snapshot(Time::from_ms(2_500), &mut one);
-        assert_eq!((first.uptime_s, first.counters.connections_accepted), (2, 7));
+        assert_eq!((first.uptime_s, first.counters.connections_accepted, first.rules[0].matched), (2, 7, 4));
         assert_eq!((first.shards[1].load.connections, first.shards[1].load.ring_depth), (4, 9));
         assert_eq!((first.shards[1].shell.wakes, first.shards[1].ring_depth_max, first.shards[1].turn_max_us), (5, 8, 4));
         assert_eq!(board.snapshot(Time(0), &mut one).shards[1].turn_max_us, 0);
@@ -306,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_phase_is_finished_when_the_last_shard_has_finished_it() {
-        let board = Board::new(2);
+        let board = Board::new(2, 0);
         board.shard(0).set_finished(ProcessPhase::Draining);
         board.shard(1).set_finished(ProcessPhase::AcceptsOff);
         assert!(board.all_finished(ProcessPhase::AcceptsOff) && !board.all_finished(ProcessPhase::ReadsOff));

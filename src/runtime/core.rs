@@ -2,13 +2,17 @@
 //!
 //! [`Shard`] is the core; tests of the shell bring a small one of their own. All calls are synchronous, come from the shard's own
 //! thread, and carry the time. What the core wants done stands in [`Effects`] afterwards; the shell performs it at the end of the
-//! turn, in this order: departures, arrivals, pauses, resumes, mesh, sends, closes, events.
+//! turn, in this order: departures, arrivals, pauses, resumes, mesh, records, sends, closes, events.
 
-use crate::ids::{ConnectionId, CoreId};
+use crate::ids::{ConnectionId, CoreId, TicketId};
+use crate::message::Message;
+use crate::record::Outcome;
+use crate::rules::RuleCounts;
 use crate::shard::peer::{MeshMessage, Progress};
 use crate::shard::sys_snapshot::Snapshot;
 use crate::shard::{Counters, Effects, Phase, Shard, ShardLoad};
 use crate::time::Time;
+use std::net::SocketAddr;
 
 pub trait Core {
     fn effects(&mut self) -> &mut Effects;
@@ -18,6 +22,11 @@ pub trait Core {
 
     /// A connection was accepted. `None`: refused and counted; the socket is to be closed at once.
     fn on_accepted(&mut self, socket: i32, listener: u16, now: Time) -> Option<ConnectionId>;
+    /// Whether [`Core::on_peer_address`] is to be called after each accept.
+    fn wants_peer_address(&self) -> bool {
+        false
+    }
+    fn on_peer_address(&mut self, _id: ConnectionId, _address: SocketAddr) {}
     fn on_received(&mut self, id: ConnectionId, bytes: &[u8], now: Time);
     /// The peer sent its last byte (`reset` is false) or the connection broke.
     fn on_receive_end(&mut self, id: ConnectionId, reset: bool, now: Time);
@@ -45,6 +54,29 @@ pub trait Core {
     /// Messages that the core takes from each ring now; 0: none this turn.
     fn mesh_budget(&self) -> usize;
     fn on_mesh(&mut self, from: CoreId, message: MeshMessage, now: Time);
+
+    /// The sink core has taken so many records, cumulative.
+    fn on_records_taken(&mut self, _taken: u64) {}
+    fn on_answer(&mut self, _ticket: TicketId, _outcome: Outcome, _now: Time) {}
+    /// A message that the sink core brought; counted by [`Core::source_messages_accepted`] once it is published.
+    fn on_source_message(&mut self, _message: Message) {}
+    fn source_messages_accepted(&self) -> u64 {
+        0
+    }
+    /// Whether someone here waits for room before a sink, so that the sink core must wake this core.
+    fn awaits_sinks(&self) -> bool {
+        false
+    }
+    /// Whether that room has come.
+    fn sinks_may_go_on(&self) -> bool {
+        false
+    }
+    /// What each rule has done.
+    fn rule_counts(&self) -> &[RuleCounts] {
+        &[]
+    }
+    /// Microseconds since 1970-01-01 UTC when the shell's clock showed zero.
+    fn set_epoch(&mut self, _epoch_us: i64) {}
 
     /// Timers and everything else that is done by and by. `true`: there is more to do now.
     fn run(&mut self, now: Time) -> bool;
@@ -76,6 +108,46 @@ impl Core for Shard {
 
     fn on_accepted(&mut self, socket: i32, listener: u16, now: Time) -> Option<ConnectionId> {
         self.on_accepted(socket, listener, now)
+    }
+
+    fn wants_peer_address(&self) -> bool {
+        self.wants_peer_address()
+    }
+
+    fn on_peer_address(&mut self, id: ConnectionId, address: SocketAddr) {
+        self.on_peer_address(id, address);
+    }
+
+    fn on_records_taken(&mut self, taken: u64) {
+        self.on_records_taken(taken);
+    }
+
+    fn on_answer(&mut self, ticket: TicketId, outcome: Outcome, now: Time) {
+        self.on_answer(ticket, outcome, now);
+    }
+
+    fn on_source_message(&mut self, message: Message) {
+        self.on_source_message(message);
+    }
+
+    fn source_messages_accepted(&self) -> u64 {
+        self.source_messages_accepted()
+    }
+
+    fn awaits_sinks(&self) -> bool {
+        self.awaits_sinks()
+    }
+
+    fn sinks_may_go_on(&self) -> bool {
+        self.sinks_may_go_on()
+    }
+
+    fn rule_counts(&self) -> &[RuleCounts] {
+        self.rule_counts()
+    }
+
+    fn set_epoch(&mut self, epoch_us: i64) {
+        self.set_epoch(epoch_us);
     }
 
     fn on_received(&mut self, id: ConnectionId, bytes: &[u8], now: Time) {

@@ -166,7 +166,7 @@ impl Core for EchoCore {
                 self.remove(id);
                 self.effects.departures.push(socket);
                 let bytes = bytes[1..].to_vec();
-                let parcel = Parcel { socket, listener: 0, connect_read_at: now, bytes, peer_gone: false };
+                let parcel = Parcel { socket, listener: 0, connect_read_at: now, bytes, peer_address: None, peer_gone: false };
                 self.push(next, MeshMessage::Parcel(Box::new(parcel)));
             }
             Some(b'A') => {

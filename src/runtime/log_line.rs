@@ -47,11 +47,11 @@ mod tests {
 
     #[test]
     fn the_line_has_each_shards_load_and_rates_since_the_line_before() {
-        let board = Board::new(1);
+        let board = Board::new(1, 0);
         let publish = |received| {
             let counters = Counters { publishes_received: received, publishes_sent: received * 2, ..Counters::default() };
             let load = ShardLoad { connections: 7, ..ShardLoad::default() };
-            board.shard(0).publish(&counters, load, ShellCounters::default(), 5);
+            board.shard(0).publish(&counters, load, ShellCounters::default(), 5, &[]);
         };
         publish(100);
         let mut log = LogLine::default();

@@ -32,8 +32,9 @@ pub use listener::ListenerOptions;
 
 use crate::ids::{CORES_MAX, CoreId};
 use crate::limits::Limits;
+use crate::rules::PlannedRule;
 use crate::shard::peer::REPLY_SLOTS;
-use crate::shard::{Globals, Shard, ShardOptions, TestDelays};
+use crate::shard::{Gate, Globals, Shard, ShardOptions, TestDelays};
 use crate::time::Time;
 use crate::topic::Hasher;
 use board::{Board, ProcessPhase};
@@ -42,9 +43,10 @@ use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use log_line::LogLine;
 use probe::{Host, ProbeError};
 use signals::Signals;
+use sink_link::{ShardEnd, SinkCore, SinkEnd};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use turn::{Turn, TurnOptions};
@@ -69,6 +71,9 @@ pub enum ShardCount {
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
     pub limits: Arc<Limits>,
+    pub rules: Arc<[PlannedRule]>,
+    /// What rules see as `node`.
+    pub node: String,
     pub listeners: Vec<ListenerOptions>,
     pub shards: ShardCount,
     /// Delays decisions at random, for tests of parking.
@@ -87,6 +92,8 @@ impl Default for RuntimeOptions {
     fn default() -> Self {
         Self {
             limits: Arc::default(),
+            rules: Arc::new([]),
+            node: "corelane".to_owned(),
             listeners: Vec::new(),
             shards: ShardCount::Auto,
             delays: None,
@@ -97,6 +104,10 @@ impl Default for RuntimeOptions {
         }
     }
 }
+
+/// Starts the sink core, given its end of the rings and what belongs to the whole process.
+pub type StartSinks = Box<dyn FnOnce(SinkEnd, Arc<Globals>) -> io::Result<Arc<dyn SinkCore>>>;
+type StartSinksWith = Box<dyn FnOnce(SinkEnd) -> io::Result<Arc<dyn SinkCore>>>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
@@ -110,6 +121,8 @@ pub enum RuntimeError {
     Start { shard: usize, what: String },
     #[error("shard {shard} failed: {what}")]
     Shard { shard: usize, what: String },
+    #[error("the sinks did not start: {0}")]
+    Sinks(io::Error),
     #[error("the process lacks what it needs to start: {0}")]
     Process(#[from] io::Error),
 }
@@ -177,27 +190,40 @@ struct Running {
     doorbells: Arc<[Doorbell]>,
     shards: Vec<ExecutorJoinHandle<io::Result<()>>>,
     watchdog: Option<Watchdog>,
+    sinks: Arc<OnceLock<Arc<dyn SinkCore>>>,
 }
 
 impl Bound {
-    /// Turns until SIGTERM or SIGINT, then shuts down in order.
+    /// Turns until SIGTERM or SIGINT, then shuts down in order. `gates`: one before each sink; `start_sinks` starts the core that
+    /// empties the rings, or there is none and no action writes to a sink.
     ///
     /// # Errors
-    /// A shard cannot start, or fails.
-    pub fn run(self) -> Result<(), RuntimeError> {
-        let RuntimeOptions { limits, delays, .. } = self.options.clone();
-        let globals = Arc::new(Globals::default());
+    /// A shard or the sink core cannot start, or a shard fails.
+    pub fn run(self, gates: Vec<Gate>, start_sinks: Option<StartSinks>) -> Result<(), RuntimeError> {
+        let RuntimeOptions { limits, delays, rules, node, .. } = self.options.clone();
+        let globals = Arc::new(Globals { gates: gates.into(), ..Globals::default() });
         let hasher = Hasher::random();
-        self.run_with(move |core, cores, now| {
-            let (limits, globals) = (Arc::clone(&limits), Arc::clone(&globals));
-            Shard::new(ShardOptions { core, cores, limits, hasher, globals, delays, now })
-        })
+        let of_sinks = Arc::clone(&globals);
+        let start_sinks = start_sinks.map(|start| -> StartSinksWith { Box::new(move |end| start(end, of_sinks)) });
+        let clock = Clock::start();
+        let epoch_us = clock.epoch_us();
+        let new_core = move |core, cores, now| {
+            let (limits, globals, rules) = (Arc::clone(&limits), Arc::clone(&globals), Arc::clone(&rules));
+            let node = node.as_str().into();
+            Shard::new(ShardOptions { core, cores, limits, hasher, globals, delays, rules, node, epoch_us, now })
+        };
+        self.run_with(clock, start_sinks, new_core)
     }
 
     /// The same with any core; `new_core` makes the one of a shard, on its thread, given how many there are and the time.
-    fn run_with<C: Core>(self, new_core: impl Fn(CoreId, usize, Time) -> C + Send + Sync + 'static) -> Result<(), RuntimeError> {
+    fn run_with<C: Core>(
+        self,
+        clock: Clock,
+        start_sinks: Option<StartSinksWith>,
+        new_core: impl Fn(CoreId, usize, Time) -> C + Send + Sync + 'static,
+    ) -> Result<(), RuntimeError> {
         let mut signals = Signals::install()?;
-        let running = self.start(new_core)?;
+        let running = self.start(clock, start_sinks, new_core)?;
         let interval = Duration::from_secs(running.options.log_interval_s);
         let mut log = LogLine::default();
         let mut log_at = running.clock.now() + interval;
@@ -214,20 +240,30 @@ impl Bound {
     /// Starts the shards; returns when all of them turn.
     fn start<C: Core>(
         self,
+        clock: Clock,
+        start_sinks: Option<StartSinksWith>,
         new_core: impl Fn(CoreId, usize, Time) -> C + Send + Sync + 'static,
     ) -> Result<Running, RuntimeError> {
         let Bound { options, cpus, sockets, .. } = self;
-        let clock = Clock::start();
         let count = cpus.len();
-        let board = Arc::new(Board::new(count));
+        let board = Arc::new(Board::new(count, options.rules.len()));
         let meshes = mesh::connect(count, options.limits.mesh_messages_max as usize + REPLY_SLOTS as usize)?;
         let doorbells = Arc::clone(meshes[0].doorbells());
+        let status: Arc<OnceLock<Arc<dyn SinkCore>>> = Arc::default();
+        let mut ends: Vec<Option<ShardEnd>> = (0..count).map(|_| None).collect();
+        if let Some(start) = start_sinks {
+            let (shard_ends, sink_end) = sink_link::connect(&doorbells)?;
+            ends = shard_ends.into_iter().map(Some).collect();
+            let sinks = start(sink_end).map_err(RuntimeError::Sinks)?;
+            status.set(sinks).ok();
+        }
         let new_core = Arc::new(new_core);
         let (started, starting) = mpsc::channel();
         let mut shards = Vec::with_capacity(count);
-        for (index, ((mesh, listeners), cpu)) in meshes.into_iter().zip(sockets).zip(cpus).enumerate() {
+        for (index, (((mesh, sinks), listeners), cpu)) in meshes.into_iter().zip(ends).zip(sockets).zip(cpus).enumerate() {
             let sys_interval = Duration::from_secs(options.sys_interval_s);
-            let turn = TurnOptions { index, mesh, listeners, board: Arc::clone(&board), clock, sys_interval };
+            let status = Arc::clone(&status);
+            let turn = TurnOptions { index, mesh, sinks, status, listeners, board: Arc::clone(&board), clock, sys_interval };
             let (new_core, started, board) = (Arc::clone(&new_core), started.clone(), Arc::clone(&board));
             let shard = move || async move {
                 let _stopped = Stopped(board);
@@ -267,7 +303,7 @@ impl Bound {
                 std::process::abort();
             })?),
         };
-        Ok(Running { options, board, clock, doorbells, shards, watchdog })
+        Ok(Running { options, board, clock, doorbells, shards, watchdog, sinks: status })
     }
 }
 
@@ -286,10 +322,15 @@ impl Running {
         tracing::info!("shutting down");
         self.pass(ProcessPhase::AcceptsOff, DISCONNECT_MAX);
         self.pass(ProcessPhase::ReadsOff, DISCONNECT_MAX);
-        self.pass(ProcessPhase::Draining, Duration::from_secs(self.options.shutdown_s));
+        let at_most = Duration::from_secs(self.options.shutdown_s);
+        let begun = Instant::now();
+        self.pass(ProcessPhase::Draining, at_most);
+        if let Some(sinks) = self.sinks.get() {
+            sinks.flush(at_most.saturating_sub(begun.elapsed()));
+        }
         self.pass(ProcessPhase::Disconnecting, closing::LINGER + DISCONNECT_MAX);
         self.begin(ProcessPhase::Exit);
-        let Running { shards, watchdog, .. } = self;
+        let Running { shards, watchdog, sinks, .. } = self;
         let mut result = Ok(());
         for (shard, handle) in shards.into_iter().enumerate() {
             let what = match handle.join() {
@@ -298,6 +339,9 @@ impl Running {
                 Err(error) => error.to_string(),
             };
             result = result.and(Err(RuntimeError::Shard { shard, what }));
+        }
+        if let Some(sinks) = sinks.get() {
+            sinks.stop();
         }
         if let Some(watchdog) = watchdog {
             watchdog.stop();

@@ -29,7 +29,7 @@ impl Server {
             let tell = tell.clone();
             EchoCore::new(core, cores, move |news| tell.send(news).unwrap_or(()))
         };
-        Self { running: Some(bound.start(new_core).unwrap()), address, told }
+        Self { running: Some(bound.start(Clock::start(), None, new_core).unwrap()), address, told }
     }
 
     fn connect(&self) -> TcpStream {

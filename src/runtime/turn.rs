@@ -1,7 +1,7 @@
 //! The loop of one shard: inputs → core → effects → performed, over and over, asleep when there is nothing to do.
 //!
 //! A turn, in order: sends owed by the turn before and receives of what is ready (one system call for both), the rings from other
-//! cores, the bytes received, new connections, the core's own work, its effects. Rings are read after the sockets, so that whatever
+//! cores and the sink core, the bytes received, new connections, the core's own work, its effects. Rings are read after the sockets, so that whatever
 //! caused the bytes has been seen. A shard that has nothing else to do sends what it owes, then sleeps: a message that wakes it
 //! costs three system calls, `epoll_wait`, receive and send; a busy shard needs two for up to 64 messages.
 //!
@@ -19,6 +19,7 @@ use super::event_log::EventLog;
 use super::listener::{ACCEPTS_MAX, Accepted, Listener};
 use super::mesh::{Mesh, RingProgress};
 use super::ring::{Plane, RECEIVE_BYTES, RECEIVES_MAX, Ready, SENDS_MAX, system};
+use super::sink_link::{Reply, ShardEnd, SinkCore};
 use super::sockets::{BROKEN, CLOSING, ENDED, ENDING, FULL, OWED, PAUSED, READY, Sockets, Token};
 use super::turn_times::TurnCounts;
 use crate::ids::{ConnectionId, CoreId};
@@ -29,8 +30,8 @@ use crate::time::Time;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often a shard that has something new puts it on the board.
@@ -39,6 +40,8 @@ const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 const SHUTDOWN_INTERVAL: Duration = Duration::from_millis(10);
 /// A turn is meant to take no longer.
 const TURN_MAX: Duration = Duration::from_millis(1);
+/// What the sink core says, taken in one turn.
+const REPLIES_MAX: usize = 4096;
 /// Performing effects may cause some; after so many rounds in one turn the rest waits for the next.
 const EFFECT_ROUNDS_MAX: usize = 8;
 
@@ -46,6 +49,10 @@ const EFFECT_ROUNDS_MAX: usize = 8;
 pub struct TurnOptions {
     pub index: usize,
     pub mesh: Mesh<MeshMessage>,
+    /// The way to the sink core, if there is one.
+    pub sinks: Option<ShardEnd>,
+    /// Who knows the status of sinks, once the sink core has started.
+    pub status: Arc<OnceLock<Arc<dyn SinkCore>>>,
     pub listeners: Vec<TcpListener>,
     pub board: Arc<Board>,
     pub clock: Clock,
@@ -60,6 +67,8 @@ pub struct Turn<C> {
     listeners: Vec<Listener>,
     closing: Closing,
     mesh: Mesh<MeshMessage>,
+    sinks: Option<ShardEnd>,
+    status: Arc<OnceLock<Arc<dyn SinkCore>>>,
     /// What the core was last told of each peer.
     told: Vec<RingProgress>,
 
@@ -101,7 +110,7 @@ impl<C: Core> Turn<C> {
     /// # Errors
     /// The kernel refuses the ring, the epoll fd or a listener's place in it.
     pub fn new(core: C, options: TurnOptions) -> io::Result<Self> {
-        let TurnOptions { index, mesh, listeners, board, clock, sys_interval } = options;
+        let TurnOptions { index, mesh, sinks, status, listeners, board, clock, sys_interval } = options;
         let plane = Plane::new(mesh.doorbell().descriptor())?;
         let listeners: Vec<Listener> = listeners.into_iter().map(Listener::new).collect();
         for (index, listener) in listeners.iter().enumerate() {
@@ -118,6 +127,8 @@ impl<C: Core> Turn<C> {
             closing: Closing::default(),
             told: vec![RingProgress::default(); mesh.cores()],
             mesh,
+            sinks,
+            status,
             ready: VecDeque::new(),
             owed: VecDeque::new(),
             more: true,
@@ -156,6 +167,7 @@ impl<C: Core> Turn<C> {
             self.take_readiness();
             self.exchange(self.reads_are_on())?;
             self.take_mesh();
+            self.take_replies();
             self.take_received();
             self.accept();
             self.here().turn.enter(Stage::Run);
@@ -163,6 +175,9 @@ impl<C: Core> Turn<C> {
             self.publish();
             self.more = self.core.run(self.now);
             self.perform();
+            if let Some(sinks) = &self.sinks {
+                sinks.accept(self.core.source_messages_accepted());
+            }
             self.finish_phase();
             self.shell.turns += 1;
             let end = self.clock.now();
@@ -214,8 +229,13 @@ impl<C: Core> Turn<C> {
             let awaited = self.mesh.is_outstanding(peer) && self.core.awaits_progress(CoreId(peer as u8));
             self.mesh.await_progress(peer, awaited);
         }
+        if let Some(sinks) = &self.sinks {
+            sinks.await_room(self.core.awaits_sinks());
+        }
         self.mesh.doorbell().announce_sleep();
-        let has_news = self.mesh.has_news() || self.board.phase() != self.phase;
+        let has_news = self.mesh.has_news()
+            || self.board.phase() != self.phase
+            || self.sinks.as_ref().is_some_and(|sinks| sinks.has_news() || self.core.sinks_may_go_on());
         if has_news {
             self.wake_up();
         }
@@ -226,6 +246,9 @@ impl<C: Core> Turn<C> {
         self.mesh.doorbell().end_sleep();
         for peer in self.mesh.peers() {
             self.mesh.await_progress(peer, false);
+        }
+        if let Some(sinks) = &self.sinks {
+            sinks.await_room(false);
         }
     }
 
@@ -465,7 +488,14 @@ impl<C: Core> Turn<C> {
     fn on_accepted(&mut self, socket: i32, listener: usize) {
         self.news = true;
         match self.core.on_accepted(socket, listener as u16, self.now) {
-            Some(id) => self.watch(id, socket),
+            Some(id) => {
+                if self.core.wants_peer_address()
+                    && let Some(address) = system::peer_address(socket)
+                {
+                    self.core.on_peer_address(id, address);
+                }
+                self.watch(id, socket);
+            }
             None => system::close(socket),
         }
     }
@@ -557,6 +587,20 @@ impl<C: Core> Turn<C> {
         }
     }
 
+    /// What the sink core has to say. Answers and messages of sources are bounded by what this core has asked for or accepted.
+    fn take_replies(&mut self) {
+        let Some(sinks) = &mut self.sinks else { return };
+        self.core.on_records_taken(sinks.taken());
+        for _ in 0..REPLIES_MAX {
+            let Some(reply) = sinks.reply() else { break };
+            self.news = true;
+            match reply {
+                Reply::Answer { ticket, outcome } => self.core.on_answer(ticket, outcome, self.now),
+                Reply::Publish(message) => self.core.on_source_message(message),
+            }
+        }
+    }
+
     // Effects
 
     fn perform(&mut self) {
@@ -613,6 +657,9 @@ impl<C: Core> Turn<C> {
                 self.mesh.push(peer, messages);
             }
         }
+        if let Some(sinks) = &mut self.sinks {
+            sinks.push(&mut effects.records);
+        }
         for id in flush.drain(..) {
             self.owe(id);
         }
@@ -633,12 +680,16 @@ impl<C: Core> Turn<C> {
             self.news = false;
             self.publish_at = self.now + PUBLISH_INTERVAL;
             let deepest = self.mesh.take_deepest();
-            self.here().publish(self.core.counters(), self.core.load(), self.shell, deepest);
+            self.core.set_epoch(self.clock.epoch_us());
+            self.here().publish(self.core.counters(), self.core.load(), self.shell, deepest, self.core.rule_counts());
             self.log.flush(self.now);
         }
         if for_sys {
             self.sys_at = self.now + self.sys_interval;
-            let snapshot = self.board.snapshot(self.now, &mut self.sys_earlier);
+            let mut snapshot = self.board.snapshot(self.now, &mut self.sys_earlier);
+            if let Some(sinks) = self.status.get() {
+                snapshot.sinks = sinks.status();
+            }
             self.core.publish_sys(&snapshot, self.now);
         }
     }
@@ -671,7 +722,9 @@ impl<C: Core> Turn<C> {
     fn finish_phase(&mut self) {
         let is_finished = match self.phase {
             ProcessPhase::Running => return,
-            ProcessPhase::Draining => self.core.is_drained() && !self.mesh.has_messages(),
+            ProcessPhase::Draining => {
+                self.core.is_drained() && !self.mesh.has_messages() && self.sinks.as_ref().is_none_or(ShardEnd::is_idle)
+            }
             ProcessPhase::Disconnecting => self.core.connections() == 0 && self.closing.is_empty(),
             _ => true,
         };
@@ -682,10 +735,11 @@ impl<C: Core> Turn<C> {
 }
 
 fn is_empty(effects: &Effects) -> bool {
-    let Effects { arrivals, departures, pauses, resumes, closes, mesh, events, quick_acks, .. } = effects;
+    let Effects { arrivals, departures, pauses, resumes, closes, mesh, records, events, quick_acks, .. } = effects;
     [arrivals, pauses, resumes, closes].iter().all(|list| list.is_empty())
         && departures.is_empty()
         && quick_acks.is_empty()
         && events.is_empty()
+        && records.is_empty()
         && mesh.iter().all(Vec::is_empty)
 }

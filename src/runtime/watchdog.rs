@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_turn_that_does_not_end_is_reported_with_what_it_was_doing_and_a_sleeping_shard_is_not() {
-        let board = Arc::new(Board::new(2));
+        let board = Arc::new(Board::new(2, 0));
         let clock = Clock::start();
         for shard in board.shards() {
             shard.turn.begin(clock.now());

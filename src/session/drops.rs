@@ -31,16 +31,22 @@ impl DropReason {
     ];
 }
 
-impl fmt::Display for DropReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl DropReason {
+    pub fn text(self) -> &'static str {
+        match self {
             DropReason::OutboxFull => "outbox full",
             DropReason::QueueNewest => "queue full, newest dropped",
             DropReason::QueueOldest => "queue full, oldest dropped",
             DropReason::PacketTooLarge => "larger than the client's Maximum Packet Size",
             DropReason::Expired => "message expiry interval passed",
             DropReason::OfflineQos0 => "QoS 0 while the client was away",
-        })
+        }
+    }
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
     }
 }
 

@@ -1,12 +1,15 @@
 //! QoS 2 towards the broker: the packet ids received and not yet released (MQTT 5.0 section 4.3.3, method A: the message is routed
 //! when it is received, its id kept until PUBREL).
 
+use super::owed::Owed;
 use std::collections::VecDeque;
 
 #[derive(Default)]
 pub struct Inbound {
     /// In order of receipt, which is nearly always the order of release.
     received: VecDeque<u16>,
+    /// PUBRECs that wait for a sink's confirmation. They belong to the session: a client that comes back finds its messages routed.
+    pub owed: Owed,
 }
 
 impl Inbound {

@@ -4,6 +4,7 @@
 pub mod drops;
 pub mod inbound;
 pub mod outbound;
+pub mod owed;
 pub mod replays;
 pub mod subscriptions;
 pub mod will;

@@ -242,6 +242,14 @@ impl Outbound {
         }
     }
 
+    /// The message that a packet id stands for, until the client has acknowledged it.
+    pub fn message_in_flight(&self, packet_id: u16) -> Option<&Message> {
+        match &self.window[self.position(packet_id)?] {
+            InFlight::Publish(delivery) => Some(&delivery.message),
+            _ => None,
+        }
+    }
+
     pub fn on_puback(&mut self, packet_id: u16) -> Acknowledged {
         match self.position(packet_id).map(|position| (position, &self.window[position])) {
             Some((position, InFlight::Publish(delivery))) if delivery.qos == QoS::AtLeastOnce => {

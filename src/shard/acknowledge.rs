@@ -29,6 +29,7 @@ impl Shard {
     }
 
     pub(super) fn on_puback(&mut self, id: ConnectionId, puback: &Ack<'_>, now: Time) {
+        self.tell_of_delivery(id, puback.packet_id, now);
         if self.acknowledge(id, |outbound| outbound.on_puback(puback.packet_id)) {
             self.charge -= DELIVERY_BYTES;
             self.pump_connection(id, now);
@@ -37,6 +38,9 @@ impl Shard {
 
     pub(super) fn on_pubrec(&mut self, id: ConnectionId, pubrec: &Ack<'_>, now: Time) {
         let refused = pubrec.reason.is_error();
+        if !refused {
+            self.tell_of_delivery(id, pubrec.packet_id, now);
+        }
         let known = self.acknowledge(id, |outbound| outbound.on_pubrec(pubrec.packet_id, refused));
         if known && (refused || Fault::FreePacketIdOnPubrec.is_planted()) {
             self.charge -= DELIVERY_BYTES;
@@ -70,6 +74,18 @@ impl Shard {
             self.counters.acks_unknown += 1;
         }
         self.send(id.slot, &Packet::Pubcomp(ack(pubrel.packet_id, reason)));
+    }
+
+    /// A client has a message that is in flight to it, and rules may want to know.
+    fn tell_of_delivery(&mut self, id: ConnectionId, packet_id: u16, now: Time) {
+        if !self.tells_of_deliveries() {
+            return;
+        }
+        let Some(session) = self.session_of(id) else { return };
+        let outbound = self.sessions[session.0].outbound.as_ref();
+        if let Some(message) = outbound.and_then(|outbound| outbound.message_in_flight(packet_id)).cloned() {
+            self.raise_delivered(session, &message.as_ref(), now);
+        }
     }
 
     fn pump_connection(&mut self, id: ConnectionId, now: Time) {

@@ -25,6 +25,7 @@ impl Shard {
     /// A session's connection is gone, for whatever reason: the will falls due, the expiry begins.
     pub(super) fn on_connection_lost(&mut self, session: SessionId, why: &'static str, now: Time) {
         self.online -= 1;
+        self.raise_disconnected(session, why, now);
         let state = &mut self.sessions[session.0];
         state.connection = None;
         self.effects.events.push(Event::ClientDisconnected {
@@ -56,7 +57,9 @@ impl Shard {
         let Some(will) = self.sessions[session.0].will.take() else { return };
         if self.phase == super::Phase::Running && !Fault::ForgetWill.is_planted() {
             self.counters.wills_published += 1;
-            self.pending.push_back(Pending::Publish { message: will.publish(now), publisher: Some(session) });
+            let client_id = self.rules.is_some().then(|| self.sessions[session.0].client_id.clone());
+            let message = will.publish(now);
+            self.pending.push_back(Pending::Publish { message, publisher: Some(session), client_id, depth: 0 });
         }
     }
 

@@ -66,6 +66,7 @@ impl Shard {
             listener: connection.listener,
             connect_read_at: connection.since,
             bytes: from_here.to_vec(),
+            peer_address: connection.identity.as_ref().and_then(|identity| identity.peer_address),
             peer_gone: false,
         };
         let message = MeshMessage::Parcel(Box::new(parcel));
@@ -83,6 +84,9 @@ impl Shard {
     pub(super) fn on_parcel(&mut self, parcel: Parcel, now: Time) {
         let id = self.add_connection(parcel.socket, parcel.listener, now);
         self.connections[id.slot].since = parcel.connect_read_at;
+        if let Some(address) = parcel.peer_address {
+            self.on_peer_address(id, address);
+        }
         self.effects.arrivals.push(id);
         // A client may connect, publish and leave in one breath: what it sent behind its CONNECT counts.
         let only_connect = wire::frame(&parcel.bytes, self.limits.packet_bytes_max)
@@ -239,6 +243,10 @@ impl Shard {
         self.online += 1;
         self.on_group_members_online(session);
         self.counters.connects_accepted += 1;
+        if self.rules.is_some() {
+            self.connections[id.slot].identity.get_or_insert_default().username = connect.username.map(Into::into);
+            self.raise_connected(session, connect, session_present, now);
+        }
         self.effects.events.push(Event::ClientConnected {
             client_id: client_id.into(),
             version: connect.version as u8,

@@ -6,8 +6,10 @@ use super::peer::Cargo;
 use crate::fault::Fault;
 use crate::ids::{CoreId, SessionId};
 use crate::limits::Limits;
+use crate::session::owed::Owed;
 use crate::time::Time;
 use crate::wire::{ReasonCode, Version};
+use std::net::SocketAddr;
 
 pub struct Connection {
     pub socket: i32,
@@ -40,6 +42,17 @@ pub struct Connection {
     pub outbox: Option<Box<Outbox>>,
     pub parked: Option<Box<Parked>>,
     pub aliases: Option<Box<Aliases>>,
+    /// PUBACKs that wait for a sink's confirmation.
+    pub owed: Option<Box<Owed>>,
+    /// Kept only where there are rules, which may ask for it.
+    pub identity: Option<Box<Identity>>,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Identity {
+    pub peer_address: Option<SocketAddr>,
+    pub username: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +90,10 @@ pub enum Wait {
     Fanout,
     /// For a decision about the packet at the front.
     Decision,
+    /// For room before a sink, by its number, or (behind the last sink) on the ring to the sink core: so many bytes, or records.
+    Sink(u8, u64),
+    /// Until the client is owed fewer acknowledgements.
+    Acknowledgements,
     /// For nothing any more: it stands in line to go on.
     Nothing,
 }
@@ -128,6 +145,8 @@ impl Connection {
             outbox: None,
             parked: None,
             aliases: None,
+            owed: None,
+            identity: None,
         }
     }
 

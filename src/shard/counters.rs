@@ -136,6 +136,22 @@ counters! {
     acks_unknown,
     /// Times a connection was parked to wait for room on the ring to another core.
     parked_mesh,
+    /// Times a connection was parked to wait for room before a sink.
+    parked_sink,
+    /// Times a connection was parked because it was owed `inflight_in_max` acknowledgements that wait for sinks.
+    parked_acknowledgements,
+    /// Records that rules sent to sinks.
+    records_sent,
+    /// Records dropped: the sink's buffer was full, and their message was of QoS 0 or nobody's, or they were of an event.
+    dropped_sink_full,
+    /// Messages that rules published.
+    messages_republished,
+    /// Messages of rules dropped: rules republished each other more than eight times.
+    dropped_republish_loop,
+    /// Messages of rules dropped: 65,536 of them wait already.
+    dropped_republish_full,
+    /// Messages that came from sources such as Kafka.
+    source_messages,
     /// Times a connection was parked to wait for a decision.
     parked_decision,
     /// Packets left to the next turn because this one had done its share.

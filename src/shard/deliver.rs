@@ -99,13 +99,13 @@ impl Shard {
     pub(super) fn deliver(&mut self, routed: &mut Routed<'_>, session: SessionId, terms: Terms<'_>, now: Time) {
         if routed.message.expires_at < now {
             // It has waited elsewhere: on a ring, in a fan-out of many turns, for a member of its group that never came back [MQTT-3.3.2-5].
-            self.count_drop(session, DropReason::Expired);
+            self.count_drop(&routed.message, session, DropReason::Expired, now);
             return;
         }
         let state = &mut self.sessions[session.0];
         let Some(slot) = state.connection else {
             if terms.qos == QoS::AtMostOnce {
-                self.count_drop(session, DropReason::OfflineQos0);
+                self.count_drop(&routed.message, session, DropReason::OfflineQos0, now);
                 return;
             }
             let delivery = delivery(routed, terms);
@@ -116,14 +116,17 @@ impl Shard {
         let has_room = connection.outbox_len() < self.limits.outbox_bytes_max as usize;
         if terms.qos == QoS::AtMostOnce {
             if !has_room {
-                self.count_drop(session, DropReason::OutboxFull);
+                self.count_drop(&routed.message, session, DropReason::OutboxFull, now);
                 return;
             }
             if self.too_large(routed, slot, terms, now) {
-                self.count_drop(session, DropReason::PacketTooLarge);
+                self.count_drop(&routed.message, session, DropReason::PacketTooLarge, now);
                 return;
             }
             self.write_routed(routed, slot, terms, 0, now);
+            if self.tells_of_deliveries() {
+                self.raise_delivered(session, &routed.message, now);
+            }
             return;
         }
         let quota = connection.quota(&self.limits);
@@ -136,7 +139,7 @@ impl Shard {
             return;
         }
         if self.too_large(routed, slot, terms, now) {
-            self.count_drop(session, DropReason::PacketTooLarge);
+            self.count_drop(&routed.message, session, DropReason::PacketTooLarge, now);
             return;
         }
         let delivery = delivery(routed, terms);
@@ -152,7 +155,7 @@ impl Shard {
         let quota = self.connections[slot].quota(&self.limits);
         let at_once = terms.qos == QoS::AtMostOnce || state.outbound().may_send_now(quota);
         if at_once && self.too_large(routed, slot, terms, now) {
-            self.count_drop(session, DropReason::PacketTooLarge);
+            self.count_drop(&routed.message, session, DropReason::PacketTooLarge, now);
             return;
         }
         let mut packet_id = 0;
@@ -246,11 +249,9 @@ impl Shard {
                 let mut delivery = delivery;
                 loop {
                     let outbound = self.sessions[session.0].outbound();
-                    if outbound.drop_oldest().is_none() {
-                        break;
-                    }
+                    let Some(oldest) = outbound.drop_oldest() else { break };
                     let again = outbound.enqueue(delivery, messages_max, bytes_max);
-                    self.count_drop(session, DropReason::QueueOldest);
+                    self.count_drop(&oldest.message.as_ref(), session, DropReason::QueueOldest, now);
                     self.charge -= DELIVERY_BYTES;
                     match again {
                         Ok(()) => {
@@ -261,13 +262,13 @@ impl Shard {
                     }
                 }
                 // A queue of size zero.
-                self.count_drop(session, DropReason::QueueNewest);
+                self.count_drop(&delivery.message.as_ref(), session, DropReason::QueueNewest, now);
             }
             DropPolicy::Newest => {
-                self.count_drop(session, DropReason::QueueNewest);
+                self.count_drop(&delivery.message.as_ref(), session, DropReason::QueueNewest, now);
             }
             DropPolicy::Disconnect => {
-                self.count_drop(session, DropReason::QueueNewest);
+                self.count_drop(&delivery.message.as_ref(), session, DropReason::QueueNewest, now);
                 if let Some(slot) = self.sessions[session.0].connection {
                     self.counters.closed_queue_full += 1;
                     let id = self.id_of(slot);
@@ -316,13 +317,11 @@ impl Shard {
                 maximum_packet_size != u32::MAX && wire::publish_len(&outgoing, version) > maximum_packet_size as usize;
             if expired || too_large {
                 // As if it had been sent and acknowledged [MQTT-3.1.2-25].
+                let message = delivery.message.clone();
                 self.sessions[session.0].outbound().abandon(packet_id);
                 self.charge -= DELIVERY_BYTES;
-                if expired {
-                    self.count_drop(session, DropReason::Expired);
-                } else {
-                    self.count_drop(session, DropReason::PacketTooLarge);
-                }
+                let reason = if expired { DropReason::Expired } else { DropReason::PacketTooLarge };
+                self.count_drop(&message.as_ref(), session, reason, now);
                 continue;
             }
             self.counters.packets_sent += 1;
@@ -335,7 +334,7 @@ impl Shard {
     }
 
     /// Counts a drop, for the client and in all.
-    fn count_drop(&mut self, session: SessionId, reason: DropReason) {
+    fn count_drop(&mut self, message: &MessageRef<'_>, session: SessionId, reason: DropReason, now: Time) {
         if Fault::DropUncounted.is_planted() {
             return;
         }
@@ -347,6 +346,7 @@ impl Shard {
             DropReason::Expired => &mut self.counters.dropped_expired,
             DropReason::OfflineQos0 => &mut self.counters.dropped_offline_qos0,
         } += 1;
+        self.raise_dropped(session, message, reason, now);
         let state = &mut self.sessions[session.0];
         let in_all = state.drops.get_or_insert_default().count(reason);
         // A flood of drops is said at 1, 2, 4, 8 …: the counters have them all.

@@ -3,6 +3,7 @@
 
 use super::peer::MeshMessage;
 use crate::ids::ConnectionId;
+use crate::record::Record;
 use crate::shard::events::Event;
 
 #[derive(Default)]
@@ -24,6 +25,8 @@ pub struct Effects {
     pub quick_acks: Vec<i32>,
     /// Messages for each core's ring, in order. Room for them has been reserved.
     pub mesh: Vec<Vec<MeshMessage>>,
+    /// Records for the sink core, in order. Room for them has been reserved.
+    pub records: Vec<Record>,
     /// What happened, for the log (and, later, for rules).
     pub events: Vec<Event>,
 }

@@ -4,7 +4,7 @@
 //! Where to find what: `connection` and `outbox` (a socket's side), `receive` (bytes → packets), `connect`, `publish`, `subscribe`,
 //! `acknowledge` (one packet kind each), `clients` (client id → session, takeover, session end), `fanout` (a message to its local
 //! subscribers), `deliver` (a message to one session), `groups` (shared subscriptions), `retained` (store and replay), `parking`
-//! (what must wait), `peer` and `mesh` (the other cores), `timers`, `counters`, `events`, `sys` ($SYS topics), `shutdown`.
+//! (what must wait), `rules` (what they make of messages), `sinks` and `tickets` (records on their way and who waits for them), `peer` and `mesh` (the other cores), `timers`, `counters`, `events`, `sys` ($SYS topics), `shutdown`.
 
 mod acknowledge;
 mod clients;
@@ -25,14 +25,16 @@ pub mod peer;
 mod publish;
 mod receive;
 mod retained;
+mod rules;
 mod shutdown;
 pub mod sinks;
 mod subscribe;
 pub mod sys;
 pub mod sys_snapshot;
+mod tickets;
 mod timers;
 
-pub use connection::Verdict;
+pub use connection::{Identity, Verdict};
 pub use counters::Counters;
 pub use effects::Effects;
 pub use gate::{Gate, WhenFull};
@@ -44,6 +46,7 @@ use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId, SessionId};
 use crate::limits::Limits;
 use crate::message;
+use crate::rules::PlannedRule;
 use crate::segments::{SegmentedSlab, SegmentedTable};
 use crate::session::Session;
 use crate::time::Time;
@@ -57,6 +60,8 @@ use outbox::{Outbox, OutboxPool};
 use peer::Peer;
 use publish::Pending;
 use retained::Retained;
+use rules::Rules;
+use sinks::Sinks;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use timers::{Timer, TimerKind, Wheel};
@@ -73,6 +78,11 @@ pub struct ShardOptions {
     pub globals: Arc<Globals>,
     /// Delays decisions at random, for tests of parking.
     pub delays: Option<TestDelays>,
+    pub rules: Arc<[PlannedRule]>,
+    /// What rules see as `node`.
+    pub node: Box<str>,
+    /// Microseconds since 1970-01-01 UTC when the clock showed zero.
+    pub epoch_us: i64,
     pub now: Time,
 }
 
@@ -105,6 +115,9 @@ pub struct Shard {
     groups: SharedGroups,
     retained: Retained,
     fanouts: Fanouts,
+    /// `None`: there are none, or they are at work.
+    rules: Option<Box<Rules>>,
+    sinks: Sinks,
 
     /// Indexed by core; `None` at this one.
     peers: Vec<Option<Peer>>,
@@ -159,11 +172,12 @@ pub struct ShardLoad {
 
 impl Shard {
     pub fn new(options: ShardOptions) -> Self {
-        let ShardOptions { core, cores, limits, hasher, globals, delays, now } = options;
+        let ShardOptions { core, cores, limits, hasher, globals, delays, rules, node, epoch_us, now } = options;
         let peer = |index: usize| {
             let other = CoreId(index as u8);
             (other != core).then(|| Peer::new(other, limits.mesh_messages_max, limits.mesh_bytes_max))
         };
+        let gates = globals.gates.len();
         Self {
             effects: Effects { mesh: (0..cores).map(|_| Vec::new()).collect(), ..Effects::default() },
             counters: Counters::default(),
@@ -186,6 +200,8 @@ impl Shard {
             groups: SharedGroups::default(),
             retained: Retained::new(),
             fanouts: Fanouts::default(),
+            rules: (!rules.is_empty()).then(|| Box::new(Rules::new(rules, node, epoch_us, hasher))),
+            sinks: Sinks::new(gates),
             peers: (0..cores).map(peer).collect(),
             unconfirmed: VecDeque::new(),
             announced: vec![0; cores],
@@ -372,6 +388,7 @@ impl Shard {
         // What a timer ends costs some four deliveries, and a socket to close.
         self.fire_timers(now, (budget / 4).max(1));
         self.confirm_subscriptions(now);
+        self.wake_waiting_for_sinks();
         self.resume_parked(now, budget);
         self.publish_pending(now, budget);
         self.remove_ended((budget / 2).max(1), now);
@@ -392,6 +409,7 @@ impl Shard {
     fn has_work(&self, now: Time) -> bool {
         self.wheel.next_deadline() <= now
             || self.parking.has_ready()
+            || self.sinks_may_go_on()
             || !self.fanouts.is_empty()
             || self.pending_may_go_on()
             || self.ending_may_go_on()

@@ -69,6 +69,11 @@ impl Parking {
         !self.ready.is_empty()
     }
 
+    /// A connection's wait is over.
+    pub(super) fn make_ready(&mut self, id: ConnectionId) {
+        self.ready.push_back(id);
+    }
+
     pub(super) fn someone_waits_for_fanouts(&self) -> bool {
         !self.fanout.is_empty()
     }
@@ -102,6 +107,11 @@ impl Shard {
                 self.parking.fanout.push_back(id);
             }
             Wait::Decision => self.counters.parked_decision += 1,
+            Wait::Sink(place, needed) => {
+                self.counters.parked_sink += 1;
+                self.sinks.wait(place, id, needed);
+            }
+            Wait::Acknowledgements => self.counters.parked_acknowledgements += 1,
             Wait::Nothing => self.parking.ready.push_back(id),
         }
         self.parking.parked += 1;

@@ -9,6 +9,7 @@ use crate::message::Message;
 use crate::time::Time;
 use crate::topic::InterestKey;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Ring slots beyond `mesh_messages_max` that are kept for replies.
@@ -55,6 +56,8 @@ pub struct Parcel {
     pub connect_read_at: Time,
     /// What was read so far: the CONNECT, complete, and whatever followed it.
     pub bytes: Vec<u8>,
+    /// Where the client is, if rules may ask.
+    pub peer_address: Option<SocketAddr>,
     /// Set by the shell of the receiving core: nobody is there any more.
     pub peer_gone: bool,
 }

@@ -11,9 +11,11 @@ use super::fanout::{FILTER_WORK, Local, Source};
 use super::peer::{Cargo, Groups, MeshMessage};
 use super::receive::Flow;
 use super::sys;
+use super::tickets::Owner;
 use crate::fault::Fault;
-use crate::ids::{ConnectionId, CoreId, SessionId};
+use crate::ids::{ConnectionId, CoreId, SessionId, TicketId};
 use crate::message::{Message, MessageRef};
+use crate::session::owed::Acknowledgement;
 use crate::time::Time;
 use crate::topic::{self, TopicKey};
 use crate::wire::{Ack, Packet, Publish, QoS, ReasonCode, WireError};
@@ -23,10 +25,38 @@ use std::time::Duration;
 
 /// A message of the broker's own making, waiting for admission.
 pub(super) enum Pending {
-    /// A will or a $SYS value: published like any other message, by the session that the will is of.
-    Publish { message: Message, publisher: Option<SessionId> },
+    /// A will, a $SYS value, a rule's message: published like any other message, by the session that the will is of.
+    Publish {
+        message: Message,
+        publisher: Option<SessionId>,
+        /// Whom rules take for the publisher.
+        client_id: Option<Box<str>>,
+        /// How many rules have republished what led to it.
+        depth: u8,
+    },
+    /// A message that the sink core brought.
+    Source(Message),
     /// A message of a shared group that is given to another member.
     Redispatch { message: Message, filter: Arc<str> },
+}
+
+/// Who publishes a message.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Publisher<'a> {
+    pub session: Option<SessionId>,
+    /// Whom rules take for the publisher, if not the session's client.
+    pub client_id: Option<&'a str>,
+    pub depth: u8,
+    /// It is a client that waits for the message to be acknowledged.
+    pub waits: bool,
+}
+
+/// What publishing a message came to.
+pub(super) struct Published {
+    /// A subscriber, or a rule's action, has it.
+    pub wanted: bool,
+    /// Its acknowledgement waits for this.
+    pub ticket: Option<TicketId>,
 }
 
 /// Where a message goes.
@@ -57,9 +87,13 @@ impl Shard {
                 inbound.release(publish.packet_id);
             }
             if inbound.contains(publish.packet_id) {
-                // Routed already: only its acknowledgement was lost [MQTT-4.3.3-10].
+                // Routed already: only its acknowledgement was lost [MQTT-4.3.3-10], or it has not been sent yet.
                 self.counters.publishes_repeated += 1;
+                let owed = inbound.owed.contains(publish.packet_id);
                 self.remember_alias(id, publish);
+                if owed {
+                    return Flow::Next;
+                }
                 self.send(id.slot, &Packet::Pubrec(ack(publish.packet_id, ReasonCode::SUCCESS)));
                 return Flow::Next;
             }
@@ -69,12 +103,18 @@ impl Shard {
                 return Flow::Gone;
             }
         }
+        if publish.qos != QoS::AtMostOnce
+            && let Some(flow) = self.check_owed(id, session, now)
+        {
+            return flow;
+        }
         let verdict = match self.ask(id, now) {
             None => return Flow::Park(Wait::Decision),
             Some(verdict) => verdict,
         };
         let verdict = verdict.map_err(|reason| (reason, "not authorized"));
         let mut why = None;
+        let mut ticket = None;
         let reason = match verdict.and_then(|()| self.check_publish(topic, publish)) {
             Err((reason, what)) => {
                 why = Some(what).filter(|_| self.may_say_why(id.slot));
@@ -91,10 +131,13 @@ impl Shard {
                 };
                 let mut scratch = Vec::new();
                 let message = MessageRef { properties: publish.properties.forwarded(&mut scratch), ..message };
-                match self.publish(message, None, Some(session), now) {
+                let waits = publish.qos != QoS::AtMostOnce;
+                match self.publish(message, None, Publisher { session: Some(session), waits, ..Publisher::default() }, now) {
                     Err(wait) => return Flow::Park(wait),
-                    Ok(true) => ReasonCode::SUCCESS,
-                    Ok(false) => ReasonCode::NO_MATCHING_SUBSCRIBERS,
+                    Ok(published) => {
+                        ticket = published.ticket;
+                        if published.wanted { ReasonCode::SUCCESS } else { ReasonCode::NO_MATCHING_SUBSCRIBERS }
+                    }
                 }
             }
         };
@@ -111,8 +154,18 @@ impl Shard {
         match publish.qos {
             QoS::AtMostOnce => {}
             QoS::AtLeastOnce => {
-                let puback = Ack { reason_string: why, ..ack(publish.packet_id, reason) };
-                self.send(id.slot, &Packet::Puback(puback));
+                let acknowledgement = Acknowledgement { reason, why };
+                let owed = &mut self.connections[id.slot].owed;
+                if ticket.is_none() && owed.is_none() {
+                    let puback = self.acknowledgement(id.slot, publish.packet_id, acknowledgement);
+                    self.send(id.slot, &Packet::Puback(puback));
+                } else {
+                    let number =
+                        owed.get_or_insert_default().push(publish.packet_id, ticket.is_none().then_some(acknowledgement));
+                    if let Some(ticket) = ticket {
+                        self.sinks.tickets.give(ticket, Owner::Connection(id), number);
+                    }
+                }
             }
             QoS::ExactlyOnce => {
                 if !reason.is_error()
@@ -120,11 +173,48 @@ impl Shard {
                 {
                     inbound.on_publish(publish.packet_id);
                 }
-                let pubrec = Ack { reason_string: why, ..ack(publish.packet_id, reason) };
-                self.send(id.slot, &Packet::Pubrec(pubrec));
+                let acknowledgement = Acknowledgement { reason, why };
+                let state = &mut self.sessions[session.0];
+                let incarnation = state.incarnation;
+                match &mut state.inbound {
+                    Some(inbound) if ticket.is_some() || !inbound.owed.is_empty() => {
+                        let number = inbound.owed.push(publish.packet_id, ticket.is_none().then_some(acknowledgement));
+                        if let Some(ticket) = ticket {
+                            self.sinks.tickets.give(ticket, Owner::Session(session, incarnation), number);
+                        }
+                    }
+                    _ => {
+                        let pubrec = self.acknowledgement(id.slot, publish.packet_id, acknowledgement);
+                        self.send(id.slot, &Packet::Pubrec(pubrec));
+                    }
+                }
             }
         }
         Flow::Next
+    }
+
+    /// A PUBACK or PUBREC, with the reason in words for a client that wants it.
+    pub(super) fn acknowledgement(&self, slot: u32, packet_id: u16, acknowledgement: Acknowledgement) -> Ack<'static> {
+        let Acknowledgement { reason, why } = acknowledgement;
+        Ack { reason_string: why.filter(|_| self.may_say_why(slot)), ..ack(packet_id, reason) }
+    }
+
+    /// Whether a client is owed as many acknowledgements as it may have messages in flight: an MQTT 5 client knows the limit and has
+    /// broken it, others wait.
+    fn check_owed(&mut self, id: ConnectionId, session: SessionId, now: Time) -> Option<Flow> {
+        let connection = &self.connections[id.slot];
+        let inbound = self.sessions[session.0].inbound.as_ref();
+        let pubacks = connection.owed.as_ref().map_or(0, |owed| owed.len());
+        let owed = pubacks + inbound.map_or(0, |inbound| inbound.owed.len());
+        if owed < usize::from(self.limits.inflight_in_max) {
+            return None;
+        }
+        if connection.is_v5() {
+            let what = "more QoS 1 and 2 messages in flight than the Receive Maximum granted";
+            self.refuse(id, WireError { reason: ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, what }, now);
+            return Some(Flow::Gone);
+        }
+        Some(Flow::Park(Wait::Acknowledgements))
     }
 
     /// The topic of a PUBLISH that may carry an alias instead (section 3.3.2.3.4).
@@ -183,28 +273,36 @@ impl Shard {
         Ok(())
     }
 
-    /// Admits a message and routes it; whether anyone wants it. Err: there is no room yet and nothing has happened.
+    /// Admits a message, routes it, and does what rules say. Err: there is no room yet and nothing has happened.
     pub(super) fn publish(
         &mut self,
         message: MessageRef<'_>,
         owned: Option<Message>,
-        publisher: Option<SessionId>,
+        publisher: Publisher<'_>,
         now: Time,
-    ) -> Result<bool, Wait> {
+    ) -> Result<Published, Wait> {
         let hasher = self.hasher;
         let key = TopicKey::new(message.topic, &hasher);
         let route = self.route(&key, message.retain);
         match self.admit(&route, &message) {
-            Err(Wait::Mesh(..)) if Fault::DropOnFullRing.is_planted() => return Ok(true),
+            Err(Wait::Mesh(..)) if Fault::DropOnFullRing.is_planted() => return Ok(Published { wanted: true, ticket: None }),
             admitted => admitted?,
         }
+        let (acted, ticket) = match self.rules.take() {
+            None => (false, None),
+            Some(mut rules) => {
+                let done = self.apply_rules(&mut rules, &key, &message, publisher, now);
+                self.rules = Some(rules);
+                done?
+            }
+        };
         let mut routed = Routed::new(message, owned, self.take_frames());
-        let wanted = self.dispatch(&mut routed, &key, route, publisher, now);
+        let wanted = self.dispatch(&mut routed, &key, route, publisher.session, now) | acted;
         self.scratch = Some(routed.into_frames());
         if !wanted {
             self.counters.publishes_unmatched += 1;
         }
-        Ok(wanted)
+        Ok(Published { wanted, ticket })
     }
 
     fn route(&mut self, key: &TopicKey<'_>, retain: bool) -> Route {
@@ -313,8 +411,17 @@ impl Shard {
         for _ in 0..budget {
             let Some(pending) = self.pending.pop_front() else { return };
             let blocked = match &pending {
-                Pending::Publish { message, publisher } => {
-                    self.publish(message.as_ref(), Some(message.clone()), *publisher, now).is_err()
+                Pending::Publish { message, publisher, client_id, depth } => {
+                    let publisher =
+                        Publisher { session: *publisher, client_id: client_id.as_deref(), depth: *depth, waits: false };
+                    self.publish(message.as_ref(), Some(message.clone()), publisher, now).is_err()
+                }
+                Pending::Source(message) => {
+                    let published = self.publish(message.as_ref(), Some(message.clone()), Publisher::default(), now).is_ok();
+                    if published {
+                        self.accept_source_message();
+                    }
+                    !published
                 }
                 Pending::Redispatch { message, filter } => !self.redispatch_to_group(message, filter, now),
             };

@@ -30,7 +30,8 @@ impl Shard {
             && !self.parking.has_ready()
             && self.unconfirmed.is_empty()
             && self.retained.is_idle()
-            && !self.parking.someone_waits_for_fanouts();
+            && !self.parking.someone_waits_for_fanouts()
+            && self.sinks.is_idle();
         routed && self.peers.iter().flatten().all(|peer| peer.is_idle() && !peer.is_awaited())
     }
 

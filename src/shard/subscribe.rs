@@ -97,6 +97,9 @@ impl Shard {
                 Ok(()) => self.subscribe(session, text, identifier, options, &mut changes, &mut partial.replays),
             };
             partial.reasons.push(reason.0);
+            if !reason.is_error() {
+                self.raise_subscribed(session, text, reason.0, now);
+            }
         }
         partial.done += count;
         self.announce(changes);

@@ -5,6 +5,7 @@ use super::Shard;
 use super::publish::Pending;
 use super::sys_snapshot::Snapshot;
 use crate::message::{Message, MessageRef};
+use crate::rules::RuleCounts;
 use crate::time::Time;
 use crate::wire::QoS;
 use std::fmt::Display;
@@ -56,7 +57,9 @@ impl Shard {
             + counters.dropped_memory_qos0
             + counters.dropped_session_end
             + counters.dropped_offline_qos0
-            + counters.dropped_group_empty;
+            + counters.dropped_group_empty
+            + counters.dropped_republish_loop
+            + counters.dropped_republish_full;
         let mut topics = Topics { sys: &mut sys, changed: Vec::new() };
         topics.set("version", format_args!("corelane version {}", env!("CARGO_PKG_VERSION")));
         topics.set("uptime", format_args!("{} seconds", snapshot.uptime_s));
@@ -105,6 +108,14 @@ impl Shard {
                 topics.set(&format!("shards/{core}/{name}"), value);
             }
         }
+        for (name, counts) in self.rule_names().zip(&snapshot.rules) {
+            for (what, value) in RuleCounts::NAMES.iter().zip(counts.values()) {
+                topics.set(&format!("rules/{name}/{what}"), value);
+            }
+        }
+        for (topic, value) in &snapshot.sinks {
+            topics.set(topic, value);
+        }
         topics.loads(counters, now);
         let changed = topics.changed;
         self.sys = sys;
@@ -117,7 +128,8 @@ impl Shard {
                 retain: true,
                 expires_at: Time::NEVER,
             };
-            self.pending.push_back(Pending::Publish { message: Message::from(message), publisher: None });
+            let message = Message::from(message);
+            self.pending.push_back(Pending::Publish { message, publisher: None, client_id: None, depth: 0 });
         }
     }
 }

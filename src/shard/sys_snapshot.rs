@@ -3,6 +3,7 @@
 
 use super::ShardLoad;
 use super::counters::Counters;
+use crate::rules::RuleCounts;
 
 /// What the shell of a shard counts by itself.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -55,4 +56,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Indexed by core.
     pub shards: Vec<ShardSample>,
+    /// What each rule has done on all shards, in the order of the configuration.
+    pub rules: Vec<RuleCounts>,
+    /// Topics below `$SYS/broker/` and values that say how the sinks are.
+    pub sinks: Vec<(String, String)>,
 }

@@ -342,6 +342,11 @@ impl<'a> Properties<'a> {
         })
     }
 
+    /// As they are on the wire, without the length before them.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
     pub fn user_properties(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.iter().filter_map(|property| match property {
             Property::UserProperty(pair) => Some(pair),

@@ -31,6 +31,9 @@ impl World {
             hasher: Hasher::from_seed(7),
             globals: Arc::new(Globals::default()),
             delays: None,
+            rules: std::sync::Arc::new([]),
+            node: "bench".into(),
+            epoch_us: 0,
             now: NOW,
         });
         Self { shard, flush: Vec::new() }

@@ -3,7 +3,7 @@
 //!
 //! Usage: core_rules [CASE MESSAGES]; the cases are in [`CASES`].
 
-use corelane::rules::{Input, Rule, RuleSet};
+use corelane::rules::{Input, Rule, RuleSet, Verdict};
 use corelane::topic::{Hasher, TopicKey};
 use corelane::wire::{Properties, Property};
 use std::time::Instant;
@@ -59,7 +59,11 @@ impl Case {
                 ..Input::default()
             };
             let key = TopicKey::new(topic, &self.hasher);
-            self.rules.publish(&key, input, |_, _, made| rows += made.map_or(0, |rows| rows.len()));
+            self.rules.publish(&key, input, |_, _, made| {
+                if let Ok(Verdict::Passed(made)) = made {
+                    rows += made.len();
+                }
+            });
         }
         rows
     }

@@ -2,8 +2,8 @@
 //! core carries them; who owns one is said by the file that calls.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Turns a system call's result into the error it stands for.
@@ -139,6 +139,13 @@ pub fn accept(listener: i32) -> io::Result<i32> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the peer's address is not asked for.
     check(unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags) })
+}
+
+/// The address at the other end; `None` if it is gone already.
+pub fn peer_address(socket: i32) -> Option<SocketAddr> {
+    // SAFETY: the caller's socket stays open through the call, and only a copy of it is given away.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    TcpStream::from(socket.try_clone_to_owned().ok()?).peer_addr().ok()
 }
 
 /// A non-blocking TCP socket, not yet bound.

@@ -1,0 +1,88 @@
+//! Acknowledgements that a publisher is owed and that wait for a sink's confirmation, in the order of its PUBLISHes: acknowledgements
+//! leave in that order [MQTT-4.6.0-2] [MQTT-4.6.0-3], so one that is ready waits for those before it.
+
+use crate::wire::ReasonCode;
+use std::collections::VecDeque;
+
+#[derive(Default)]
+pub struct Owed {
+    /// The number of the entry in front.
+    first: u32,
+    entries: VecDeque<Entry>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    packet_id: u16,
+    /// The acknowledgement, once nothing is waited for.
+    ready: Option<Acknowledgement>,
+}
+
+/// An acknowledgement to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acknowledgement {
+    pub reason: ReasonCode,
+    pub why: Option<&'static str>,
+}
+
+impl Owed {
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn contains(&self, packet_id: u16) -> bool {
+        self.entries.iter().any(|entry| entry.packet_id == packet_id)
+    }
+
+    /// Owes one more; returns its number, for [`Owed::settle`], if it is not ready.
+    pub fn push(&mut self, packet_id: u16, ready: Option<Acknowledgement>) -> u32 {
+        self.entries.push_back(Entry { packet_id, ready });
+        self.first.wrapping_add(self.entries.len() as u32 - 1)
+    }
+
+    /// What an acknowledgement waited for has come.
+    pub fn settle(&mut self, number: u32, acknowledgement: Acknowledgement) {
+        if let Some(entry) = self.entries.get_mut(number.wrapping_sub(self.first) as usize) {
+            entry.ready = Some(acknowledgement);
+        }
+    }
+
+    /// The next to be sent: its packet id and the acknowledgement.
+    pub fn pop(&mut self) -> Option<(u16, Acknowledgement)> {
+        let Entry { packet_id, ready } = *self.entries.front()?;
+        let acknowledgement = ready?;
+        self.entries.pop_front();
+        self.first = self.first.wrapping_add(1);
+        if self.entries.is_empty() {
+            self.entries.shrink_to(8);
+        }
+        Some((packet_id, acknowledgement))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUCCESS: Acknowledgement = Acknowledgement { reason: ReasonCode::SUCCESS, why: None };
+
+    #[test]
+    fn what_is_ready_waits_for_what_was_owed_before() {
+        let mut owed = Owed { first: u32::MAX, ..Owed::default() };
+        let numbers = [7, 8].map(|packet_id| owed.push(packet_id, None));
+        owed.push(9, Some(SUCCESS));
+        assert_eq!((numbers, owed.pop(), owed.contains(8)), ([u32::MAX, 0], None, true));
+        owed.settle(numbers[1], SUCCESS);
+        assert_eq!((owed.pop(), owed.len()), (None, 3));
+        owed.settle(numbers[0], SUCCESS);
+        let sent: Vec<u16> = std::iter::from_fn(|| owed.pop()).map(|(packet_id, _)| packet_id).collect();
+        assert_eq!((sent, owed.is_empty()), (vec![7, 8, 9], true));
+        // What is not there any more changes nothing.
+        owed.settle(numbers[0], SUCCESS);
+        assert_eq!(owed.pop(), None);
+    }
+}

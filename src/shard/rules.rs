@@ -1,0 +1,351 @@
+//! Rules at work: what they make of a message or an event, before anything has happened, and how it then happens. Records go to the
+//! sink core, if there is room; messages of rules that republish stand in line with the other messages of the broker's own making.
+
+use super::Shard;
+use super::connection::{Identity, Wait};
+use super::publish::{Pending, Publisher};
+use crate::ids::{ConnectionId, SessionId, TicketId};
+use crate::message::{Message, MessageRef};
+use crate::record::{Parts, Record};
+use crate::rules::{Action, Failure, Input, Part, PlannedRule, Row, RuleCounts, RuleSet, Source, Tally, Verdict, View};
+use crate::session::drops::DropReason;
+use crate::time::Time;
+use crate::topic::{self, Hasher, TopicKey};
+use crate::wire::{Connect, Properties, QoS};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Bytes of records and messages made of one message, at most: FOREACH over many elements may repeat a large payload for each.
+const MADE_BYTES_MAX: u64 = 16 << 20;
+/// Records made of one message, at most: they must fit the ring to the sink core beside others.
+const MADE_RECORDS_MAX: usize = super::sinks::RECORDS_MAX as usize / 2;
+/// A message made of a message made of a message …: rules that republish each other end here.
+pub(super) const DEPTH_MAX: u8 = 8;
+/// Messages of rules that wait to be published, at most.
+const REPUBLISHED_MAX: usize = 65_536;
+
+/// The rules of a shard.
+pub(super) struct Rules {
+    set: RuleSet,
+    planned: Arc<[PlannedRule]>,
+    pub(super) counts: Vec<RuleCounts>,
+    node: Box<str>,
+    /// Microseconds since 1970-01-01 UTC when the shard's clock showed zero.
+    pub(super) epoch_us: i64,
+    parts: Parts,
+    pub(super) made: Made,
+}
+
+/// What rules have made of one message or event. Nothing of it has happened yet.
+#[derive(Default)]
+pub(super) struct Made {
+    pub(super) records: Vec<MadeRecord>,
+    messages: Vec<(u32, Message)>,
+    tallies: Vec<(u32, Tally)>,
+    bytes: u64,
+}
+
+pub(super) struct MadeRecord {
+    pub rule: u32,
+    pub sink: u8,
+    pub ticketed: bool,
+    pub record: Record,
+}
+
+impl Made {
+    pub(super) fn clear(&mut self) {
+        self.records.clear();
+        self.messages.clear();
+        self.tallies.clear();
+        self.bytes = 0;
+    }
+}
+
+impl Rules {
+    pub(super) fn new(planned: Arc<[PlannedRule]>, node: Box<str>, epoch_us: i64, hasher: Hasher) -> Self {
+        let set = RuleSet::new(planned.iter().map(|planned| planned.rule.clone()).collect(), hasher);
+        let counts = vec![RuleCounts::default(); planned.len()];
+        Self { set, planned, counts, node, epoch_us, parts: Parts::default(), made: Made::default() }
+    }
+
+    /// Microseconds since 1970-01-01 UTC.
+    fn unix_us(&self, now: Time) -> u64 {
+        self.epoch_us.saturating_add_unsigned(now.0 / 1_000).max(0) as u64
+    }
+
+    /// Runs the rules of a topic, or of an event, over an input; what they make is in `made` afterwards.
+    fn make(&mut self, key: Option<&TopicKey<'_>>, source: Source, input: Input<'_>, now: Time) {
+        self.made.clear();
+        let published_at_us = self.unix_us(now);
+        let Self { set, planned, node, parts, made, .. } = self;
+        let input = Input { timestamp_ms: (published_at_us / 1_000) as i64, node, ..input };
+        let take = |rule: usize, view: &View<'_>, verdict: Result<Verdict<'_>, Box<Failure>>| {
+            let tally = match verdict {
+                Ok(Verdict::Passed(rows)) => {
+                    let mut making = Making { rule: rule as u32, input: &input, view, published_at_us, parts, made };
+                    if making.all(&planned[rule].actions, &rows) { Tally::Passed } else { Tally::Failed }
+                }
+                Ok(Verdict::Filtered | Verdict::Nothing) => Tally::NoResult,
+                Err(_) => Tally::Failed,
+            };
+            made.tallies.push((rule as u32, tally));
+        };
+        match key {
+            Some(key) => set.publish(key, input, take),
+            None => set.event(source, input, take),
+        }
+    }
+}
+
+/// One rule making records and messages of its rows.
+struct Making<'a, 'm, 'v> {
+    rule: u32,
+    input: &'a Input<'m>,
+    view: &'a View<'v>,
+    published_at_us: u64,
+    parts: &'a mut Parts,
+    made: &'a mut Made,
+}
+
+impl Making<'_, '_, '_> {
+    /// Everything, or nothing of this rule and `false`.
+    fn all(&mut self, actions: &[Action], rows: &[Row<'_>]) -> bool {
+        let (records, messages, bytes) = (self.made.records.len(), self.made.messages.len(), self.made.bytes);
+        let done = rows.iter().all(|row| actions.iter().all(|action| self.one(action, row).is_some()));
+        if !done {
+            self.parts.clear();
+            self.made.records.truncate(records);
+            self.made.messages.truncate(messages);
+            self.made.bytes = bytes;
+        }
+        done
+    }
+
+    fn one(&mut self, action: &Action, row: &Row<'_>) -> Option<()> {
+        let bytes = match action {
+            Action::Record(action) => {
+                for part in &action.parts {
+                    match part {
+                        Part::Text(template) => template.render(row, self.view, self.parts.part()).ok()?,
+                        Part::Properties => {
+                            self.parts.part().extend_from_slice(self.input.properties.map_or(&[][..], Properties::as_bytes));
+                        }
+                    }
+                    self.parts.end();
+                }
+                let qos0 = self.input.qos.is_none_or(|qos| qos == 0);
+                let record = Record::new(action.id, self.published_at_us, qos0, self.parts);
+                let bytes = record.bytes();
+                let made = MadeRecord { rule: self.rule, sink: action.sink, ticketed: action.ticketed, record };
+                self.made.records.push(made);
+                bytes
+            }
+            Action::Republish(republish) => {
+                let (mut topic, mut payload) = (Vec::new(), Vec::new());
+                republish.topic.render(row, self.view, &mut topic).ok()?;
+                republish.payload.render(row, self.view, &mut payload).ok()?;
+                let topic = String::from_utf8(topic).ok().filter(|topic| may_publish_to(topic))?;
+                let properties = self.input.properties.filter(|_| republish.properties);
+                let message = Message::from(MessageRef {
+                    topic: &topic,
+                    properties: properties.map_or(&[][..], Properties::as_bytes),
+                    payload: &payload,
+                    qos: republish.qos.unwrap_or_else(|| qos(self.input.qos)),
+                    retain: republish.retain,
+                    expires_at: Time::NEVER,
+                });
+                let bytes = message.bytes() as u64;
+                self.made.messages.push((self.rule, message));
+                bytes
+            }
+        };
+        self.made.bytes += bytes;
+        (self.made.bytes <= MADE_BYTES_MAX && self.made.records.len() <= MADE_RECORDS_MAX).then_some(())
+    }
+}
+
+/// Whether rules may publish to a topic: a valid name that is not the broker's own.
+fn may_publish_to(topic: &str) -> bool {
+    topic::check_name(topic, u16::MAX, u16::MAX).is_ok() && !super::sys::is_of_broker(topic)
+}
+
+/// What a message has for a rule to read.
+fn input_of<'a>(message: &MessageRef<'a>) -> Input<'a> {
+    Input {
+        topic: Some(message.topic),
+        payload: Some(message.payload),
+        qos: Some(message.qos as u8),
+        retain: Some(message.retain),
+        properties: Some(Properties::from_validated(message.properties)),
+        ..Input::default()
+    }
+}
+
+fn qos(qos: Option<u8>) -> QoS {
+    match qos {
+        Some(2) => QoS::ExactlyOnce,
+        Some(1) => QoS::AtLeastOnce,
+        _ => QoS::AtMostOnce,
+    }
+}
+
+impl Shard {
+    /// What was made happens: it is counted, records go on their way, messages stand in line. Room has been found; `ticket`: the
+    /// publisher's acknowledgement waits for the records that want it.
+    pub(super) fn act(&mut self, rules: &mut Rules, publisher: Publisher<'_>) -> Option<TicketId> {
+        let Rules { made, counts, .. } = rules;
+        for (rule, tally) in made.tallies.drain(..) {
+            counts[rule as usize].count(tally);
+        }
+        self.work += made.records.len() + made.messages.len();
+        let client_id = (!made.messages.is_empty()).then(|| self.client_id_of_publisher(publisher)).flatten();
+        for (rule, message) in made.messages.drain(..) {
+            let counts = &mut counts[rule as usize];
+            if publisher.depth >= DEPTH_MAX {
+                self.counters.dropped_republish_loop += 1;
+                counts.dropped += 1;
+            } else if self.pending.len() >= REPUBLISHED_MAX {
+                self.counters.dropped_republish_full += 1;
+                counts.dropped += 1;
+            } else {
+                counts.actions += 1;
+                self.counters.messages_republished += 1;
+                let (client_id, depth) = (client_id.clone(), publisher.depth + 1);
+                self.pending.push_back(Pending::Publish { message, publisher: None, client_id, depth });
+            }
+        }
+        let waits_for = made.records.iter().filter(|made| made.ticketed).count() as u32;
+        let ticket = (publisher.waits && waits_for > 0).then(|| self.sinks.tickets.issue(waits_for));
+        for MadeRecord { rule, sink, ticketed, mut record } in made.records.drain(..) {
+            counts[rule as usize].actions += 1;
+            record.ticket = ticket.filter(|_| ticketed);
+            self.push_record(sink, record);
+        }
+        made.clear();
+        ticket
+    }
+
+    fn client_id_of_publisher(&self, publisher: Publisher<'_>) -> Option<Box<str>> {
+        let of_session = publisher.session.map(|session| &*self.sessions[session.0].client_id);
+        publisher.client_id.or(of_session).map(Into::into)
+    }
+
+    /// What rules make of a message is made, admitted and done: whether there was any action, and what the publisher's acknowledgement
+    /// waits for. Err: there is no room yet and nothing has happened.
+    pub(super) fn apply_rules(
+        &mut self,
+        rules: &mut Rules,
+        key: &TopicKey<'_>,
+        message: &MessageRef<'_>,
+        publisher: Publisher<'_>,
+        now: Time,
+    ) -> Result<(bool, Option<TicketId>), Wait> {
+        let identity = publisher.session.and_then(|session| self.identity_of(session));
+        let of_session = publisher.session.map(|session| &*self.sessions[session.0].client_id);
+        let input = Input {
+            client_id: publisher.client_id.or(of_session),
+            username: identity.and_then(|identity| identity.username.as_deref()),
+            peer_address: identity.and_then(|identity| identity.peer_address),
+            ..input_of(message)
+        };
+        rules.make(Some(key), Source::Message, input, now);
+        if rules.made.tallies.is_empty() {
+            return Ok((false, None));
+        }
+        if publisher.waits {
+            self.admit_records(rules)?;
+        } else {
+            self.drop_without_room(rules);
+        }
+        let acts = !rules.made.records.is_empty() || !rules.made.messages.is_empty();
+        Ok((acts, self.act(rules, publisher)))
+    }
+
+    /// Who a session's client is, while it is connected and if there are rules.
+    fn identity_of(&self, session: SessionId) -> Option<&Identity> {
+        let slot = self.sessions[session.0].connection?;
+        self.connections[slot].identity.as_deref()
+    }
+
+    /// Where a client is, told by the shell right after the accept if there are rules.
+    pub fn on_peer_address(&mut self, id: ConnectionId, address: SocketAddr) {
+        if self.rules.is_some()
+            && let Some(connection) = self.connection_mut(id)
+        {
+            connection.identity.get_or_insert_default().peer_address = Some(address);
+        }
+    }
+
+    /// Whether [`Shard::on_peer_address`] is of use.
+    pub fn wants_peer_address(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    pub(super) fn raise_connected(&mut self, session: SessionId, connect: &Connect<'_>, resumed: bool, now: Time) {
+        let input = Input {
+            protocol_version: Some(connect.version as u8),
+            keep_alive_s: Some(connect.keep_alive_s),
+            clean_start: Some(connect.clean_start),
+            session_expiry_s: connect.session_expiry_interval_s,
+            resumed: Some(resumed),
+            ..Input::default()
+        };
+        self.raise(Source::ClientConnected, session, input, now);
+    }
+
+    pub(super) fn raise_disconnected(&mut self, session: SessionId, why: &'static str, now: Time) {
+        self.raise(Source::ClientDisconnected, session, Input { reason: Some(why), ..Input::default() }, now);
+    }
+
+    pub(super) fn raise_subscribed(&mut self, session: SessionId, filter: &str, qos: u8, now: Time) {
+        let input = Input { topic: Some(filter), qos: Some(qos), ..Input::default() };
+        self.raise(Source::SessionSubscribed, session, input, now);
+    }
+
+    pub(super) fn raise_dropped(&mut self, session: SessionId, message: &MessageRef<'_>, reason: DropReason, now: Time) {
+        self.raise(Source::MessageDropped, session, Input { reason: Some(reason.text()), ..input_of(message) }, now);
+    }
+
+    pub(super) fn raise_delivered(&mut self, session: SessionId, message: &MessageRef<'_>, now: Time) {
+        self.raise(Source::MessageDelivered, session, input_of(message), now);
+    }
+
+    /// Whether anyone wants to hear of deliveries, which are many.
+    pub(super) fn tells_of_deliveries(&self) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.set.wants(Source::MessageDelivered))
+    }
+
+    /// Runs the rules of an event about a session's client. Events never wait: what finds no room is dropped and counted.
+    fn raise(&mut self, event: Source, session: SessionId, of_event: Input<'_>, now: Time) {
+        let Some(mut rules) = self.rules.take_if(|rules| rules.set.wants(event)) else { return };
+        let identity = self.identity_of(session);
+        let input = Input {
+            client_id: Some(&self.sessions[session.0].client_id),
+            username: identity.and_then(|identity| identity.username.as_deref()),
+            peer_address: identity.and_then(|identity| identity.peer_address),
+            ..of_event
+        };
+        rules.make(None, event, input, now);
+        self.drop_without_room(&mut rules);
+        let client_id = self.sessions[session.0].client_id.clone();
+        self.act(&mut rules, Publisher { client_id: Some(&client_id), ..Publisher::default() });
+        self.rules = Some(rules);
+    }
+
+    /// The rules' names, in the order of [`Shard::rule_counts`].
+    pub(super) fn rule_names(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().flat_map(|rules| rules.planned.iter().map(|planned| &*planned.name))
+    }
+
+    /// What each rule has done so far.
+    pub fn rule_counts(&self) -> &[RuleCounts] {
+        self.rules.as_ref().map_or(&[], |rules| &rules.counts)
+    }
+
+    /// Sets the wall clock: microseconds since 1970-01-01 UTC when the shard's clock showed zero.
+    pub fn set_epoch(&mut self, epoch_us: i64) {
+        if let Some(rules) = &mut self.rules {
+            rules.epoch_us = epoch_us;
+        }
+    }
+}
