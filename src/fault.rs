@@ -63,12 +63,14 @@ pub enum Fault {
     DropUncounted,
     /// A turn that leaves work does not say so.
     ForgetMore,
+    /// A publisher is acknowledged before the sink has its message.
+    AcknowledgeBeforeSink,
     /// A session that ends stays on the memory account.
     LeakSessionCharge,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 29] = [
+    pub const ALL: [Fault; 30] = [
         Fault::ForgetPubrelOnResume,
         Fault::SubackBeforeInterest,
         Fault::RouteRepeatedQos2,
@@ -97,6 +99,7 @@ impl Fault {
         Fault::DropOnFullRing,
         Fault::DropUncounted,
         Fault::ForgetMore,
+        Fault::AcknowledgeBeforeSink,
         Fault::LeakSessionCharge,
     ];
 

@@ -4,6 +4,7 @@
 use super::Shard;
 use super::connection::{Identity, Wait};
 use super::publish::{Pending, Publisher};
+use crate::fault::Fault;
 use crate::ids::{ConnectionId, SessionId, TicketId};
 use crate::message::{Message, MessageRef};
 use crate::record::{Parts, Record};
@@ -215,7 +216,8 @@ impl Shard {
             }
         }
         let waits_for = made.records.iter().filter(|made| made.ticketed).count() as u32;
-        let ticket = (publisher.waits && waits_for > 0).then(|| self.sinks.tickets.issue(waits_for));
+        let waits = publisher.waits && !Fault::AcknowledgeBeforeSink.is_planted();
+        let ticket = (waits && waits_for > 0).then(|| self.sinks.tickets.issue(waits_for));
         for MadeRecord { rule, sink, ticketed, mut record } in made.records.drain(..) {
             counts[rule as usize].actions += 1;
             record.ticket = ticket.filter(|_| ticketed);
@@ -226,8 +228,8 @@ impl Shard {
     }
 
     fn client_id_of_publisher(&self, publisher: Publisher<'_>) -> Option<Box<str>> {
-        let of_session = publisher.session.map(|session| &*self.sessions[session.0].client_id);
-        publisher.client_id.or(of_session).map(Into::into)
+        let of_client = || Some(&*self.sessions[publisher.session?.0].client_id);
+        publisher.client_id.or_else(of_client).map(Into::into)
     }
 
     /// What rules make of a message is made, admitted and done: whether there was any action, and what the publisher's acknowledgement
@@ -240,10 +242,12 @@ impl Shard {
         publisher: Publisher<'_>,
         now: Time,
     ) -> Result<(bool, Option<TicketId>), Wait> {
-        let identity = publisher.session.and_then(|session| self.identity_of(session));
-        let of_session = publisher.session.map(|session| &*self.sessions[session.0].client_id);
+        // A will's session may have ended, and its place be another's.
+        let client = publisher.session.filter(|_| publisher.client_id.is_none());
+        let identity = client.and_then(|session| self.identity_of(session));
+        let of_client = client.map(|session| &*self.sessions[session.0].client_id);
         let input = Input {
-            client_id: publisher.client_id.or(of_session),
+            client_id: publisher.client_id.or(of_client),
             username: identity.and_then(|identity| identity.username.as_deref()),
             peer_address: identity.and_then(|identity| identity.peer_address),
             ..input_of(message)

@@ -561,6 +561,7 @@ impl Client {
         if refused {
             oracle.on_refused(message);
         } else {
+            oracle.on_acknowledged(message);
             oracle.on_certain(message, now);
         }
         self.handled_until(order, oracle, now);

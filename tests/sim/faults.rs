@@ -30,6 +30,7 @@ fn properties(fault: Fault) -> &'static [&'static str] {
         Fault::KeepClearedRetained | Fault::KeepOlderRetained | Fault::ReplayStaleRetained => &["retained"],
         Fault::SendExpired => &["message expiry"],
         Fault::OvertakeParked | Fault::OvertakeFanout => &["order"],
+        Fault::AcknowledgeBeforeSink => &["delivered"],
         Fault::LeakSessionCharge => &["nothing left"],
     }
 }

@@ -14,6 +14,7 @@ mod oracle;
 mod random;
 mod script;
 mod shrink;
+mod sink;
 mod socket;
 mod world;
 

@@ -4,7 +4,9 @@
 //! It reasons from what a client can know. A message is *certain* once its acknowledgement is received: it was routed between sending
 //! and that. So it is owed to those whose SUBACK came before it was sent and who had not begun to leave when it was certain.
 
+use crate::client::message_of;
 use crate::script::{ConnectSpec, Script};
+use crate::sink;
 use corelane::time::Time;
 use corelane::topic;
 use corelane::wire::{QoS, RetainHandling, SubscriptionOptions};
@@ -143,6 +145,11 @@ pub struct Oracle {
     /// All shared filters that were ever subscribed to.
     shared_filters: BTreeSet<&'static str>,
     next_token: u64,
+    /// There is a sink. What its core has taken, the last of each publisher and topic, and what it has for good.
+    sink: bool,
+    taken: HashSet<MessageId>,
+    last_taken: HashMap<(usize, &'static str), u32>,
+    at_sink: HashSet<MessageId>,
     /// Sessions whose expiry interval is no longer may end at any time: with cores that sleep, the time by which theirs counts is old.
     short_expiry_s: u32,
     /// Cores' clocks are no further behind.
@@ -215,6 +222,10 @@ impl Oracle {
             // A core that sleeps in the midst of a turn goes on by the time at which that began; it may sleep for seconds a few times.
             behind: Duration::from_millis(if script.rough { 30_000 } else { 200 }),
             late: Duration::from_secs(if script.rough { 60 } else { 3 }),
+            sink: script.sink,
+            taken: HashSet::new(),
+            last_taken: HashMap::new(),
+            at_sink: HashSet::new(),
             missing: 0,
             checked: 0,
         }
@@ -286,6 +297,36 @@ impl Oracle {
     }
 
     /// The broker has taken a message for certain: from here on it is owed.
+    /// The sink core has taken a record: those of one publisher and topic come in order, repetitions aside.
+    pub fn on_taken(&mut self, payload: &[u8]) {
+        let Some(id) = message_of(payload).filter(|id| self.taken.insert(*id)) else { return };
+        let message = &self.messages[id];
+        if message.will.is_some() {
+            return;
+        }
+        let (publisher, topic, sequence) = (message.publisher, message.topic, message.sequence);
+        let last = self.last_taken.entry((publisher, topic)).or_insert(sequence);
+        if sequence < *last {
+            let detail = format!("m{id} to {topic} comes to the sink after a later one");
+            return self.fail("order", detail, vec![format!("m{id} ")]);
+        }
+        *last = sequence;
+    }
+
+    /// The sink has a message for good.
+    pub fn on_record(&mut self, payload: &[u8]) {
+        self.at_sink.extend(message_of(payload));
+    }
+
+    /// A QoS 1 or 2 message is acknowledged: if it was to go to the sink it is there.
+    pub fn on_acknowledged(&mut self, id: MessageId) {
+        let message = &self.messages[id];
+        if self.sink && !message.clear && topic::matches(sink::FILTER, message.topic) && !self.at_sink.contains(&id) {
+            let detail = format!("m{id} to {} is acknowledged and the sink does not have it", message.topic);
+            self.fail("delivered", detail, vec![format!("m{id} ")]);
+        }
+    }
+
     pub fn on_certain(&mut self, id: MessageId, now: Time) {
         let message = &mut self.messages[id];
         if message.certain_at.is_some() || message.refused {

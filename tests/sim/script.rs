@@ -29,6 +29,8 @@ pub struct Script {
     pub steps: Vec<Step>,
     /// It ends with a shutdown while clients are connected.
     pub shutdown: bool,
+    /// A rule sends messages to a sink, and their publishers wait for it.
+    pub sink: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -184,6 +186,7 @@ impl Script {
             rounds: random.between(1, if heavy || crowd { 2 } else { 5 }) as usize,
             steps: Vec::new(),
             shutdown: random.one_in(4),
+            sink: seed.is_multiple_of(3),
         };
         if !heavy && !crowd && random.one_in(8) {
             script.subscribe_to_fresh_topics(random);

@@ -73,6 +73,7 @@ pub fn shrink(script: &Script) -> Script {
         |s: &mut Script| s.shards = 2,
         |s: &mut Script| s.shards = 1,
         |s: &mut Script| s.shutdown = false,
+        |s: &mut Script| s.sink = false,
     ] {
         let mut candidate = best.clone();
         simpler(&mut candidate);

@@ -7,6 +7,7 @@ use crate::net::{Net, Trace};
 use crate::oracle::{Failure, Oracle};
 use crate::random::Random;
 use crate::script::{Action, Script};
+use crate::sink::{self, Sink};
 use crate::socket::{End, Owner};
 use corelane::ids::{ConnectionId, CoreId};
 use corelane::limits::DropPolicy;
@@ -81,6 +82,8 @@ pub struct World {
     pub cores: Vec<Core>,
     rings: Vec<Vec<Ring>>,
     pub globals: Arc<Globals>,
+    /// There is a rule, and a sink that its records go to.
+    sink: Option<Sink>,
     pub clients: Vec<Client>,
     pub oracle: Oracle,
     pub now: Time,
@@ -111,7 +114,8 @@ impl World {
         script.clients.push(ending::probe());
         let now = Time::from_ms(1_000_000);
         let mut random = Random::new(script.seed ^ 0xABCD);
-        let globals = Arc::new(Globals::default());
+        let globals = Arc::new(Globals { gates: Box::new([sink::gate()]), ..Globals::default() });
+        let rules = if script.sink { sink::rules() } else { Arc::new([]) };
         let hasher = Hasher::from_seed(script.seed);
         let limits = Arc::new(script.limits.clone());
         let delays = (script.delay_one_in > 0).then_some(TestDelays { one_in: script.delay_one_in, delay_ms_max: 300 });
@@ -124,7 +128,7 @@ impl World {
                     hasher,
                     globals: globals.clone(),
                     delays,
-                    rules: Arc::new([]),
+                    rules: rules.clone(),
                     node: "sim".into(),
                     epoch_us: 0,
                     now,
@@ -168,6 +172,7 @@ impl World {
             cores,
             rings,
             globals,
+            sink: script.sink.then(|| Sink::new(script.shards)),
             clients,
             now,
             round: 0,
@@ -298,7 +303,8 @@ impl World {
                 && ring == Some(0);
             (!rests).then(|| format!("core {index}: {load:?}, more {}, unsent {unsent}, in a ring {ring:?}", core.more))
         });
-        clients.chain(sockets).chain(cores)
+        let sink = self.sink.iter().filter(|sink| !sink.is_idle()).map(|_| "the sink has records or answers".to_owned());
+        clients.chain(sockets).chain(cores).chain(sink)
     }
 
     /// Somebody reads what is sent there: the client's connection of the moment, not one it has forgotten or one of a storm.
@@ -321,7 +327,8 @@ impl World {
             let deadline = core.shard.next_deadline();
             [Some(core.asleep_until), (deadline < Time::NEVER).then_some(deadline)]
         });
-        clients.chain(sockets.flatten()).chain(cores.flatten()).filter(|time| *time > self.now).min()
+        let sink = self.sink.as_ref().and_then(Sink::next_time);
+        clients.chain(sockets.flatten()).chain(cores.flatten()).chain(sink).filter(|time| *time > self.now).min()
     }
 
     /// One small thing, somewhere. `false`: nothing was to be done.
@@ -335,14 +342,18 @@ impl World {
             self.now = self.now + Duration::from_secs(s);
         }
         let clients = self.clients.len();
-        let turn = self.random.below(clients + self.cores.len());
-        let count = clients + self.cores.len();
+        let count = clients + self.cores.len() + usize::from(self.sink.is_some());
+        let turn = self.random.below(count);
         for offset in 0..count {
             let which = (turn + offset) % count;
             let did = if which < clients {
                 self.clients[which].poll(self.round, &mut self.net, &mut self.oracle, self.now)
-            } else {
+            } else if which - clients < self.cores.len() {
                 self.step_core(which - clients)
+            } else {
+                let Self { sink, globals, random, oracle, now, script, .. } = self;
+                let rough = script.rough && !self.stopping;
+                sink.as_mut().is_some_and(|sink| sink.step(globals, random, oracle, *now, rough))
             };
             if did {
                 return true;
@@ -409,6 +420,7 @@ impl World {
         let shard = &core.shard;
         core.more
             || shard.next_deadline() <= self.now
+            || self.sink.as_ref().is_some_and(|sink| sink.has_news(index) || shard.sinks_may_go_on())
             || (0..self.cores.len()).any(|other| {
                 other != index
                     && (!self.rings[other][index].messages.is_empty() || core.shown[other] != self.progress(index, other))
@@ -454,6 +466,13 @@ impl World {
                 let progress = self.progress(index, other);
                 self.cores[index].shown[other] = progress;
                 self.cores[index].shard.on_progress(CoreId(other as u8), progress, now);
+            }
+        }
+        if let Some(sink) = &mut self.sink {
+            let shard = &mut self.cores[index].shard;
+            shard.on_records_taken(sink.show(index));
+            while let Some(ticket) = sink.answer(index) {
+                shard.on_answer(ticket, sink::OUTCOME, now);
             }
         }
         let lazy = self.cores[index].lazy || self.random.one_in(3);
@@ -574,6 +593,9 @@ impl World {
         let (pauses, resumes) = (std::mem::take(&mut effects.pauses), std::mem::take(&mut effects.resumes));
         let closes = std::mem::take(&mut effects.closes);
         let events = std::mem::take(&mut effects.events);
+        if let Some(sink) = &mut self.sink {
+            sink.push(index, effects.records.drain(..));
+        }
         let outgoing = effects.mesh.iter_mut().map(std::mem::take).enumerate().filter(|(_, list)| !list.is_empty()).collect();
         self.cores[index].outgoing = outgoing;
         for event in events {
