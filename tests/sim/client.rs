@@ -68,6 +68,8 @@ pub struct Link {
     sent_at: Time,
     /// A session was there for certain when CONNECT was sent.
     session_was_there: bool,
+    /// It has won among several: the session that it finds may have been begun by one of the others, after this client's had expired.
+    of_storm: bool,
 }
 
 pub struct Client {
@@ -398,7 +400,7 @@ impl Client {
                 self.write(&Packet::Pubrel(Ack { packet_id, ..Ack::default() }), net, now);
                 continue;
             }
-            oracle.on_sent_again(outgoing.message);
+            oracle.on_sent_again(outgoing.message, link.of_storm);
             let mut scratch = Vec::new();
             let mut list = Vec::new();
             list.extend(outgoing.expiry_s.map(Property::MessageExpiryInterval));
@@ -876,6 +878,7 @@ impl Client {
             resumed: false,
             sent_at: now,
             session_was_there: false,
+            of_storm: false,
         }
     }
 
@@ -962,7 +965,7 @@ impl Client {
         if let Some(will) = will {
             oracle.messages[will].will = Some(WillState::Open);
         }
-        self.link = Some(Link { sent_at, ..self.link(socket, will, connect, now) });
+        self.link = Some(Link { sent_at, of_storm: true, ..self.link(socket, will, connect, now) });
         self.read(net, oracle, now);
         true
     }

@@ -38,6 +38,8 @@ pub struct Message {
     pub sent_at: Time,
     /// How often the publisher has sent it.
     pub sends: u32,
+    /// QoS 2 was sent again in a session that may be another one, which may route it again.
+    pub in_doubt: bool,
     pub certain_at: Option<Time>,
     /// Nothing of it is on its way any more.
     pub settled_at: Option<Time>,
@@ -277,6 +279,7 @@ impl Oracle {
             payload_len,
             sent_at: now,
             sends: 1,
+            in_doubt: false,
             certain_at: None,
             settled_at: None,
             refused: false,
@@ -287,8 +290,10 @@ impl Oracle {
         self.messages.len() - 1
     }
 
-    pub fn on_sent_again(&mut self, message: MessageId) {
+    /// `in_doubt`: the session may not be the one in which it was sent before.
+    pub fn on_sent_again(&mut self, message: MessageId, in_doubt: bool) {
         self.messages[message].sends += 1;
+        self.messages[message].in_doubt |= in_doubt;
         self.messages[message].settled_at = None;
     }
 
@@ -296,7 +301,6 @@ impl Oracle {
         self.messages[message].refused = true;
     }
 
-    /// The broker has taken a message for certain: from here on it is owed.
     /// The sink core has taken a record: those of one publisher and topic come in order, repetitions aside.
     pub fn on_taken(&mut self, payload: &[u8]) {
         let Some(id) = message_of(payload).filter(|id| self.taken.insert(*id)) else { return };
@@ -327,6 +331,7 @@ impl Oracle {
         }
     }
 
+    /// The broker has taken a message for certain: from here on it is owed.
     pub fn on_certain(&mut self, id: MessageId, now: Time) {
         let message = &mut self.messages[id];
         if message.certain_at.is_some() || message.refused {
@@ -829,7 +834,7 @@ impl Oracle {
         session.received_at.insert(id, (now, delivered.qos));
         let count = session.received.entry(id).or_default();
         *count += 1;
-        let routed = if m.qos == QoS::AtLeastOnce { m.sends } else { 1 };
+        let routed = if m.qos == QoS::AtLeastOnce || m.in_doubt { m.sends } else { 1 };
         let last = session.last.entry((m.publisher, m.topic, delivered.qos)).or_default();
         let behind = m.sequence <= *last && m.sends == 1 && m.will.is_none() && *count == 1;
         if m.will.is_none() {
