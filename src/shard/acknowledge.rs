@@ -29,7 +29,9 @@ impl Shard {
     }
 
     pub(super) fn on_puback(&mut self, id: ConnectionId, puback: &Ack<'_>, now: Time) {
-        self.tell_of_delivery(id, puback.packet_id, now);
+        if self.tells_of_deliveries() {
+            self.tell_of_delivery(id, puback.packet_id, now);
+        }
         if self.acknowledge(id, |outbound| outbound.on_puback(puback.packet_id)) {
             self.charge -= DELIVERY_BYTES;
             self.pump_connection(id, now);
@@ -38,7 +40,7 @@ impl Shard {
 
     pub(super) fn on_pubrec(&mut self, id: ConnectionId, pubrec: &Ack<'_>, now: Time) {
         let refused = pubrec.reason.is_error();
-        if !refused {
+        if !refused && self.tells_of_deliveries() {
             self.tell_of_delivery(id, pubrec.packet_id, now);
         }
         let known = self.acknowledge(id, |outbound| outbound.on_pubrec(pubrec.packet_id, refused));
@@ -78,9 +80,6 @@ impl Shard {
 
     /// A client has a message that is in flight to it, and rules may want to know.
     fn tell_of_delivery(&mut self, id: ConnectionId, packet_id: u16, now: Time) {
-        if !self.tells_of_deliveries() {
-            return;
-        }
         let Some(session) = self.session_of(id) else { return };
         let outbound = self.sessions[session.0].outbound.as_ref();
         if let Some(message) = outbound.and_then(|outbound| outbound.message_in_flight(packet_id)).cloned() {

@@ -28,6 +28,9 @@ impl Shard {
         self.raise_disconnected(session, why, now);
         let state = &mut self.sessions[session.0];
         state.connection = None;
+        if let Some(inbound) = &mut state.inbound {
+            inbound.owed.on_disconnected();
+        }
         self.effects.events.push(Event::ClientDisconnected {
             client_id: state.client_id.clone(),
             why,

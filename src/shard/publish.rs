@@ -89,7 +89,7 @@ impl Shard {
             if inbound.contains(publish.packet_id) {
                 // Routed already: only its acknowledgement was lost [MQTT-4.3.3-10], or it has not been sent yet.
                 self.counters.publishes_repeated += 1;
-                let owed = inbound.owed.contains(publish.packet_id);
+                let owed = inbound.owed.ask_again(publish.packet_id);
                 self.remember_alias(id, publish);
                 if owed {
                     return Flow::Next;
@@ -104,6 +104,7 @@ impl Shard {
             }
         }
         if publish.qos != QoS::AtMostOnce
+            && self.rules.is_some()
             && let Some(flow) = self.check_owed(id, session, now)
         {
             return flow;
@@ -168,15 +169,16 @@ impl Shard {
                 }
             }
             QoS::ExactlyOnce => {
-                if !reason.is_error()
-                    && let Some(inbound) = &mut self.sessions[session.0].inbound
-                {
-                    inbound.on_publish(publish.packet_id);
-                }
                 let acknowledgement = Acknowledgement { reason, why };
                 let state = &mut self.sessions[session.0];
                 let incarnation = state.incarnation;
-                match &mut state.inbound {
+                let mut inbound = state.inbound.as_mut();
+                if let Some(inbound) = &mut inbound
+                    && !reason.is_error()
+                {
+                    inbound.on_publish(publish.packet_id);
+                }
+                match inbound {
                     Some(inbound) if ticket.is_some() || !inbound.owed.is_empty() => {
                         let number = inbound.owed.push(publish.packet_id, ticket.is_none().then_some(acknowledgement));
                         if let Some(ticket) = ticket {

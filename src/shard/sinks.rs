@@ -41,6 +41,8 @@ pub(super) struct Sinks {
     pub(super) tickets: Tickets,
     /// Connections that wait, with the bytes that each needs: before the gate of each sink, and, last, for the ring.
     waiting: Vec<VecDeque<(ConnectionId, u64)>>,
+    /// How many, all together: mostly none, and then nobody looks further.
+    waiting_count: usize,
     /// Messages from sources that have been published, cumulative.
     accepted: u64,
 }
@@ -62,6 +64,7 @@ impl Sinks {
 
     pub(super) fn wait(&mut self, place: u8, id: ConnectionId, bytes: u64) {
         self.waiting[usize::from(place)].push_back((id, bytes));
+        self.waiting_count += 1;
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -134,16 +137,15 @@ impl Shard {
 
     /// Whether someone waits for room before a sink or on the ring to the sink core, which then has to wake this core.
     pub fn awaits_sinks(&self) -> bool {
-        self.sinks.waiting.iter().any(|waiting| !waiting.is_empty()) || self.phase != super::Phase::Running
+        self.sinks.waiting_count > 0 || self.phase != super::Phase::Running
     }
 
     /// Whether someone who waits for a sink can go on now.
     pub fn sinks_may_go_on(&self) -> bool {
-        self.sinks
-            .waiting
-            .iter()
-            .enumerate()
-            .any(|(place, waiting)| waiting.front().is_some_and(|&(_, needed)| self.has_room_for(place, needed)))
+        let may_go_on = |(place, waiting): (usize, &VecDeque<(ConnectionId, u64)>)| {
+            waiting.front().is_some_and(|&(_, needed)| self.has_room_for(place, needed))
+        };
+        self.sinks.waiting_count > 0 && self.sinks.waiting.iter().enumerate().any(may_go_on)
     }
 
     fn has_room_for(&self, place: usize, needed: u64) -> bool {
@@ -155,6 +157,9 @@ impl Shard {
 
     /// Those who wait for a sink go on, as there is room.
     pub(super) fn wake_waiting_for_sinks(&mut self) {
+        if self.sinks.waiting_count == 0 {
+            return;
+        }
         for place in 0..self.sinks.waiting.len() {
             for _ in 0..RESUMED_PER_TURN {
                 let Some(&(id, needed)) = self.sinks.waiting[place].front() else { break };
@@ -162,6 +167,7 @@ impl Shard {
                     break;
                 }
                 self.sinks.waiting[place].pop_front();
+                self.sinks.waiting_count -= 1;
                 self.parking.make_ready(id);
             }
         }
@@ -195,7 +201,7 @@ impl Shard {
         while let Some(connection) = self.connection_mut(id)
             && let Some(owed) = &mut connection.owed
         {
-            let Some((packet_id, acknowledgement)) = owed.pop() else { break };
+            let Some((packet_id, acknowledgement, _)) = owed.pop() else { break };
             if owed.is_empty() {
                 connection.owed = None;
             }
@@ -211,11 +217,11 @@ impl Shard {
             let state = &mut self.sessions[session.0];
             let connected = state.connection;
             let Some(inbound) = &mut state.inbound else { return };
-            let Some((packet_id, acknowledgement)) = inbound.owed.pop() else { break };
+            let Some((packet_id, acknowledgement, asked)) = inbound.owed.pop() else { break };
             if acknowledgement.reason.is_error() {
                 inbound.release(packet_id);
             }
-            if let Some(slot) = connected {
+            if let Some(slot) = connected.filter(|_| asked) {
                 let ack = self.acknowledgement(slot, packet_id, acknowledgement);
                 self.send(slot, &Packet::Pubrec(ack));
             }
