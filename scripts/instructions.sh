@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Instructions that a message costs in the pure core, no I/O: decoded, routed to one local subscriber, encoded, and at QoS 1 and 2
 # acknowledged on both sides (the clients' encoding and decoding, which callgrind counts too, are the same in every version). Then those
-# of the rules alone: no rule, and the cases of core_rules.
+# of the rules alone (no rule, and the cases of core_rules), and those of a message and a rule that makes a record of it for a sink.
 # Counted by valgrind's callgrind over 10,000 messages, as the difference between two runs. Compared with bench/instructions.txt:
 # more than 3 % above it fails, where the compiler is the one that the file names. A change that is worth its instructions says so
 # with `scripts/instructions.sh --update`.
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 reference=bench/instructions.txt
 target=${CARGO_TARGET_DIR:-target}
 command -v valgrind >/dev/null || { [ "$(id -u)" -eq 0 ] && apt-get update -qq && apt-get install -y -qq valgrind >/dev/null; }
-cargo build --locked --release --quiet -p corelane-bench --bin core_publish --bin core_rules
+cargo build --locked --release --quiet -p corelane-bench --bin core_publish --bin core_rules --bin core_records
 
 collected() {
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$target/release/$1" "${@:2}" 2>&1 |
@@ -33,6 +33,11 @@ for case in none topic qos json json-select one thousand; do
     more=$(collected core_rules "$case" 11000)
     echo "rules $case $(((more - less) / 10000))" >>"$measured"
 done
+for case in none topic json one thousand; do
+    less=$(collected core_records "$case" 1000)
+    more=$(collected core_records "$case" 11000)
+    echo "records $case $(((more - less) / 10000))" >>"$measured"
+done
 
 if [ "${1:-}" = --update ]; then
     cp "$measured" "$reference"
@@ -41,7 +46,7 @@ if [ "${1:-}" = --update ]; then
 fi
 awk -v same="$(grep -qxF "compiler $compiler" "$reference" && echo 1 || echo 0)" '
     FNR == NR { known[$1 " " $2] = $3; next }
-    /^qos|^rules/ {
+    /^qos|^rules|^records/ {
         was = known[$1 " " $2]; over = was && $3 > was * 1.03
         printf "%s, %s: %d instructions per message (%d recorded)%s\n", $1, $2, $3, was, over ? ": MORE" : ""
         if (over && same) { failed++ } else { passed++ }
