@@ -105,8 +105,8 @@ impl Default for RuntimeOptions {
     }
 }
 
-/// Starts the sink core, given its end of the rings and what belongs to the whole process.
-pub type StartSinks = Box<dyn FnOnce(SinkEnd, Arc<Globals>) -> io::Result<Arc<dyn SinkCore>>>;
+/// Starts the sink core, given its end of the rings, what belongs to the whole process, and the hasher that shards find homes with.
+pub type StartSinks = Box<dyn FnOnce(SinkEnd, Arc<Globals>, Hasher) -> io::Result<Arc<dyn SinkCore>>>;
 type StartSinksWith = Box<dyn FnOnce(SinkEnd) -> io::Result<Arc<dyn SinkCore>>>;
 
 #[derive(Debug, thiserror::Error)]
@@ -204,7 +204,7 @@ impl Bound {
         let globals = Arc::new(Globals { gates: gates.into(), ..Globals::default() });
         let hasher = Hasher::random();
         let of_sinks = Arc::clone(&globals);
-        let start_sinks = start_sinks.map(|start| -> StartSinksWith { Box::new(move |end| start(end, of_sinks)) });
+        let start_sinks = start_sinks.map(|start| -> StartSinksWith { Box::new(move |end| start(end, of_sinks, hasher)) });
         let clock = Clock::start();
         let epoch_us = clock.epoch_us();
         let new_core = move |core, cores, now| {
