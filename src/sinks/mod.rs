@@ -2,3 +2,4 @@
 //! from Kafka. It touches the world and never a shard: rings are all that lies between.
 
 pub mod options;
+pub mod target;
