@@ -64,7 +64,14 @@ struct Slot {
     ended: bool,
 }
 
-/// What a record was waiting for that is on disk only.
+struct Incoming {
+    shard: u16,
+    record: Record,
+    /// Its ticket asks no more than that it is in the buffer.
+    queued: bool,
+}
+
+/// Who waits for a record that is on disk only.
 struct Away {
     number: u64,
     shard: u16,
@@ -86,7 +93,7 @@ pub struct Buffer {
     memory_bytes_max: u64,
     bytes_max: u64,
     when_full: WhenFull,
-    incoming: Vec<Entry>,
+    incoming: VecDeque<Incoming>,
     waiting: VecDeque<Entry>,
     window: VecDeque<Slot>,
     away: VecDeque<Away>,
@@ -102,7 +109,7 @@ pub struct Buffer {
     bytes: u64,
     /// Change of the memory that records occupy, since [`Buffer::take_memory_change`].
     memory_change: i64,
-    /// Tickets of incoming records that ask no more than to be buffered, told when they are.
+    /// Tickets that asked no more than that their records are in the buffer, and now may be answered.
     queued: Vec<(u16, TicketId)>,
 }
 
@@ -129,7 +136,7 @@ impl Buffer {
             memory_bytes_max: options.memory_bytes_max,
             bytes_max: gate_bytes_max(options),
             when_full: options.when_full,
-            incoming: Vec::new(),
+            incoming: VecDeque::new(),
             waiting: VecDeque::new(),
             window: VecDeque::new(),
             away: VecDeque::new(),
@@ -150,14 +157,14 @@ impl Buffer {
     /// Takes a record from a shard. `queued`: its ticket is answered when it is in the buffer, see [`Buffer::take_queued`].
     pub fn push(&mut self, shard: u16, mut record: Record, queued: bool) {
         let bytes = record.bytes();
-        if queued && let Some(ticket) = record.ticket.take() {
-            self.queued.push((shard, ticket));
-        }
         self.bytes += bytes;
         if self.disk.is_some() {
             self.incoming_bytes += bytes;
-            self.incoming.push(Entry { number: 0, shard, record });
+            self.incoming.push_back(Incoming { shard, record, queued });
         } else {
+            if queued && let Some(ticket) = record.ticket.take() {
+                self.queued.push((shard, ticket));
+            }
             self.waiting_bytes += bytes;
             self.waiting.push_back(Entry { number: self.next, shard, record });
             self.next += 1;
@@ -172,15 +179,17 @@ impl Buffer {
         }
         let memory = self.waiting_bytes + self.in_flight_bytes;
         let in_memory = !disk.has_unread() && memory + self.incoming_bytes <= self.memory_bytes_max;
-        let first = match disk.append(self.incoming.iter().map(|entry| &entry.record), in_memory) {
+        let first = match disk.append(self.incoming.iter().map(|incoming| &incoming.record), in_memory) {
             Ok(first) => first,
             Err(error) => return Commit::Failed(error),
         };
-        for (number, entry) in (first..).zip(self.incoming.drain(..)) {
+        for (number, Incoming { shard, mut record, queued }) in (first..).zip(self.incoming.drain(..)) {
+            if queued && let Some(ticket) = record.ticket.take() {
+                self.queued.push((shard, ticket));
+            }
             if in_memory {
-                self.waiting.push_back(Entry { number, ..entry });
+                self.waiting.push_back(Entry { number, shard, record });
             } else {
-                let Entry { shard, record, .. } = entry;
                 self.memory_change -= record.bytes() as i64;
                 self.away.extend(record.ticket.map(|ticket| Away { number, shard, ticket }));
             }
@@ -192,7 +201,7 @@ impl Buffer {
         Commit::Done
     }
 
-    /// Tickets of records that asked no more than to be buffered, and are.
+    /// Tickets that asked no more than that their records are in the buffer, which they are.
     pub fn take_queued(&mut self) -> impl Iterator<Item = (u16, TicketId)> {
         self.queued.drain(..)
     }
@@ -209,7 +218,7 @@ impl Buffer {
         let result = disk.read(room, &mut self.read);
         for (number, mut record) in self.read.drain(..) {
             let bytes = record.bytes();
-            let away = self.away.pop_front_if(|away| away.number == number);
+            let away = take_away(&mut self.away, number);
             record.ticket = away.as_ref().map(|away| away.ticket);
             self.memory_change += bytes as i64;
             self.waiting_bytes += bytes;
@@ -219,7 +228,7 @@ impl Buffer {
             self.bytes -= lost.bytes;
             let bytes_each = lost.bytes.checked_div(lost.records).unwrap_or(0);
             for number in lost.first..lost.first + lost.records {
-                let away = self.away.pop_front_if(|away| away.number == number);
+                let away = take_away(&mut self.away, number);
                 endings.push(Ending {
                     shard: away.as_ref().map_or(0, |away| away.shard),
                     action: ActionId(u16::MAX),
@@ -369,8 +378,9 @@ impl Buffer {
             return Some(ending);
         }
         // These cannot be written just now, and memory is all that they have.
-        if self.incoming_bytes > self.memory_bytes_max && !self.incoming.is_empty() {
-            let Entry { shard, record, .. } = self.incoming.remove(0);
+        if self.incoming_bytes > self.memory_bytes_max
+            && let Some(Incoming { shard, record, .. }) = self.incoming.pop_front()
+        {
             let ending = Ending::of(shard, &record, End::DroppedOldest);
             self.incoming_bytes -= ending.bytes;
             self.bytes -= ending.bytes;
@@ -423,6 +433,11 @@ impl Buffer {
     pub fn take_memory_change(&mut self) -> i64 {
         std::mem::take(&mut self.memory_change)
     }
+}
+
+/// Who waits for a record, if somebody does.
+fn take_away(away: &mut VecDeque<Away>, number: u64) -> Option<Away> {
+    if away.front().is_some_and(|away| away.number == number) { away.pop_front() } else { None }
 }
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ impl Status {
 mod tests {
     use super::*;
     use crate::shard::WhenFull;
-    use crate::shard::gate::Gate;
+    use crate::shard::Gate;
     use std::collections::HashMap;
 
     #[test]

@@ -93,7 +93,7 @@ pub mod fake {
         pub delivered: Vec<Vec<u8>>,
         /// Sizes of the batches of all attempts.
         pub attempts: Vec<usize>,
-        /// What the next attempts answer; after these, everything is delivered.
+        /// What the next attempts answer, as far as they have records for it; after these, everything is delivered.
         pub reports: VecDeque<Report>,
         /// Every attempt fails with this, before `reports` is looked at.
         pub down: Option<String>,
@@ -128,6 +128,7 @@ pub mod fake {
                 return Report::again(records.len(), error.clone());
             }
             let mut report = script.reports.pop_front().unwrap_or_else(|| Report::delivered(records.len()));
+            report.verdicts.resize(records.len(), Verdict::Delivered);
             for (record, verdict) in records.iter().zip(&mut report.verdicts) {
                 let refuses = |part: &Vec<u8>| record.part(0).windows(part.len()).any(|window| window == part);
                 if script.refuses.as_ref().is_some_and(refuses) {
