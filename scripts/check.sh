@@ -84,7 +84,7 @@ stage() {
     printf '== %s: %s, %d s\n' "$name" "$stage_result" $((SECONDS - start))
 }
 
-command -v cargo >/dev/null || { echo "check.sh: no cargo; install Rust 1.88 or later (see README)" >&2; exit 1; }
+command -v cargo >/dev/null || { echo "check.sh: no cargo; install Rust 1.89 or later (see README)" >&2; exit 1; }
 install_missing cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm curl=curl valgrind=valgrind
 if command -v rustup >/dev/null; then
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt

@@ -87,6 +87,11 @@ impl Record {
         &self.parts[1 + 4 * count..][start..end(number)]
     }
 
+    /// All parts, in order.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        (0..usize::from(self.parts[0])).map(|number| self.part(number))
+    }
+
     /// What it is charged against buffers: its memory.
     pub fn bytes(&self) -> u64 {
         (size_of::<Self>() + self.parts.len()) as u64
@@ -142,6 +147,7 @@ mod tests {
     fn parts_are_found_by_number_and_missing_ones_are_empty() {
         let record = record(&[b"topic", b"", b"payload"]);
         assert_eq!([0, 1, 2, 3].map(|number| record.part(number)), [&b"topic"[..], b"", b"payload", b""]);
+        assert_eq!(record.parts().collect::<Vec<_>>(), [&b"topic"[..], b"", b"payload"]);
         assert_eq!(self::record(&[]).part(0), b"");
     }
 

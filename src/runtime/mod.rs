@@ -29,6 +29,7 @@ mod watchdog;
 pub use self::core::Core;
 pub use doorbell::Doorbell;
 pub use listener::ListenerOptions;
+pub use ring::system::pin_to_cpu;
 
 use crate::ids::{CORES_MAX, CoreId};
 use crate::limits::Limits;

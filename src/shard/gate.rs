@@ -2,7 +2,7 @@
 //! numbers of the whole process it is a relaxed counter, checked at admission.
 
 use super::globals::Gauge;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What happens to publishers when a sink's buffer is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,6 +21,8 @@ pub struct Gate {
     pub buffered_records: Gauge,
     pub bytes_max: u64,
     pub when_full: WhenFull,
+    /// The sink cannot buffer more for now, however much room there is: its disk is full or fails.
+    closed: AtomicBool,
     /// Records of QoS 0 messages, and of events, that found no room.
     dropped_full: AtomicU64,
 }
@@ -32,6 +34,7 @@ impl Gate {
             buffered_records: Gauge::default(),
             bytes_max,
             when_full,
+            closed: AtomicBool::new(false),
             dropped_full: AtomicU64::new(0),
         }
     }
@@ -39,7 +42,13 @@ impl Gate {
     /// Whether a record of so many bytes may be pushed. An empty buffer takes any one, however large.
     pub fn has_room(&self, bytes: u64) -> bool {
         let buffered = self.buffered_bytes.get();
-        self.when_full == WhenFull::DropOldest || buffered == 0 || buffered + bytes <= self.bytes_max
+        self.when_full == WhenFull::DropOldest
+            || (!self.closed.load(Relaxed) && (buffered == 0 || buffered + bytes <= self.bytes_max))
+    }
+
+    /// The sink core: whether it can buffer nothing more for now.
+    pub fn set_closed(&self, closed: bool) {
+        self.closed.store(closed, Relaxed);
     }
 
     /// A record has been admitted.
@@ -60,5 +69,27 @@ impl Gate {
 
     pub fn dropped_full(&self) -> u64 {
         self.dropped_full.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_holds_what_it_may_or_one_record_and_nothing_while_closed() {
+        let gate = Gate::new(100, WhenFull::Hold);
+        assert!(gate.has_room(1000));
+        gate.enter(60);
+        assert!(gate.has_room(40) && !gate.has_room(41));
+        gate.leave(1, 60);
+        gate.set_closed(true);
+        assert!(!gate.has_room(1));
+        gate.set_closed(false);
+        assert!(gate.has_room(1));
+        let dropping = Gate::new(100, WhenFull::DropOldest);
+        dropping.enter(1000);
+        dropping.set_closed(true);
+        assert!(dropping.has_room(1000));
     }
 }

@@ -66,6 +66,20 @@ pub fn eventfd_wait(fd: i32) {
     unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
 }
 
+/// Lets this thread, and those that it starts, run on one CPU only.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a set of bits, for which zeros are a value; the CPU has a bit in it; the set lives through the call.
+    let result = unsafe {
+        let mut cpus: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut cpus);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const cpus)
+    };
+    check(result).map(drop)
+}
+
 /// Closes a descriptor that the caller owns.
 pub fn close(fd: i32) {
     // SAFETY: no pointers.
