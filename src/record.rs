@@ -64,6 +64,30 @@ impl Parts {
     }
 }
 
+/// Makes identifiers of records that no other record has, on whichever shard and after whichever restart: for a database, that it knows
+/// a record which comes a second time. They are ObjectIds of MongoDB: seconds, a number of the process and shard, a count.
+#[derive(Clone, Debug)]
+pub struct RecordIds {
+    origin: [u8; 5],
+    count: u32,
+}
+
+impl RecordIds {
+    /// `random` must be another one on every shard, and after every restart.
+    pub fn new(random: u64) -> Self {
+        let [a, b, c, d, e, rest @ ..] = random.to_le_bytes();
+        Self { origin: [a, b, c, d, e], count: u32::from_le_bytes([rest[0], rest[1], rest[2], 0]) }
+    }
+
+    pub fn next(&mut self, unix_time_s: u32) -> [u8; 12] {
+        self.count = self.count.wrapping_add(1);
+        let [a, b, c, d] = unix_time_s.to_be_bytes();
+        let [e, f, g, h, i] = self.origin;
+        let [_, j, k, l] = self.count.to_be_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l]
+    }
+}
+
 /// What is fixed before the parts in [`Record::write`]: action, flags, time.
 const HEAD_BYTES: usize = 2 + 1 + 8;
 
@@ -149,6 +173,17 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|number| record.part(number)), [&b"topic"[..], b"", b"payload", b""]);
         assert_eq!(record.parts().collect::<Vec<_>>(), [&b"topic"[..], b"", b"payload"]);
         assert_eq!(self::record(&[]).part(0), b"");
+    }
+
+    #[test]
+    fn identifiers_differ_by_time_by_origin_and_by_count() {
+        let mut ids = RecordIds::new(0x0003_0201_0504_0302);
+        assert_eq!(ids.next(0x6543_2100), [0x65, 0x43, 0x21, 0, 2, 3, 4, 5, 1, 0, 3, 3]);
+        assert_eq!(ids.next(0x6543_2101), [0x65, 0x43, 0x21, 1, 2, 3, 4, 5, 1, 0, 3, 4]);
+        let mut last = RecordIds::new(u64::MAX);
+        let seen: std::collections::BTreeSet<_> = (0..1000).map(|_| last.next(7)).collect();
+        assert_eq!(seen.len(), 1000);
+        assert_ne!(RecordIds::new(1).next(0), RecordIds::new(2).next(0));
     }
 
     #[test]

@@ -5,7 +5,9 @@ use crate::cli::exit;
 use crate::config::{Config, Shards};
 use crate::runtime::probe::ProbeError;
 use crate::runtime::{Bound, ListenerOptions, RuntimeError, RuntimeOptions, ShardCount};
-use crate::shard::TestDelays;
+use crate::shard::{Gate, TestDelays};
+use crate::sinks::gate_bytes_max;
+use crate::sinks::options::BufferOptions;
 use std::io;
 use std::sync::Arc;
 
@@ -35,8 +37,31 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
         stall_s: u64::from(config.stall_s),
         sys_interval_s: u64::from(config.sys_interval_s),
         log_interval_s: u64::from(config.log_interval_s),
-        ..RuntimeOptions::default()
+        rules: config.rules.iter().cloned().collect(),
+        node: node(config),
     }
+}
+
+/// The room before each sink, by its number.
+pub fn gates(config: &Config) -> Vec<Gate> {
+    let gate = |buffer: &BufferOptions| Gate::new(gate_bytes_max(buffer), buffer.when_full);
+    config.sinks.iter().map(|sink| gate(&sink.buffer)).collect()
+}
+
+/// The CPU of the sink core: as configured, or of the allowed ones the last, if there are more than shards; `None` is wherever the kernel
+/// puts it.
+pub fn sink_cpu(config: &Config, allowed: &[usize], shards: usize) -> Option<usize> {
+    match config.sink_core {
+        Some(cpu) => Some(usize::from(cpu)),
+        None => allowed.iter().max().copied().filter(|_| allowed.len() > shards),
+    }
+}
+
+/// What rules see as `node`: as configured, or else the host's name, or else the program's.
+pub fn node(config: &Config) -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = if config.node.is_empty() { host().trim().to_owned() } else { config.node.clone() };
+    if name.is_empty() { "corelane".into() } else { name }
 }
 
 fn test_delays() -> Option<TestDelays> {
@@ -75,5 +100,37 @@ pub fn exit_code(error: &RuntimeError) -> u8 {
         RuntimeError::Bind { .. } => exit::UNAVAILABLE,
         RuntimeError::Sinks(_) => exit::CONFIG,
         RuntimeError::Shard { .. } => exit::SOFTWARE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Flags, resolve_text};
+    use crate::shard::WhenFull;
+    use std::path::Path;
+
+    fn config(text: &str) -> Config {
+        resolve_text(Some((Path::new("c.toml"), text)), &Flags::default()).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[test]
+    fn a_gate_has_the_room_of_its_sinks_outermost_buffer() {
+        let config = config(
+            "[[file]]\nname = \"a\"\nmemory_bytes_max = \"2 MiB\"\n\
+             [[file]]\nname = \"b\"\npath = \"b\"\ndisk_path = \"d\"\ndisk_bytes_max = \"3 MiB\"\nwhen_full = \"hold\"\n",
+        );
+        let gates: Vec<_> = gates(&config).iter().map(|gate| (gate.bytes_max, gate.when_full)).collect();
+        assert_eq!(gates, [(2 << 20, WhenFull::DropOldest), (3 << 20, WhenFull::Hold)]);
+    }
+
+    #[test]
+    fn the_sink_core_takes_a_cpu_of_its_own_only_if_the_shards_leave_one() {
+        let auto = Config::default();
+        assert_eq!(sink_cpu(&auto, &[0, 1, 5], 2), Some(5));
+        assert_eq!(sink_cpu(&auto, &[0, 1], 2), None);
+        assert_eq!(sink_cpu(&config("[broker]\nsink_core = 1\n"), &[0, 1], 2), Some(1));
+        assert_eq!(node(&config("[broker]\nnode = \"east-1\"\n")), "east-1");
+        assert!(!node(&auto).is_empty());
     }
 }

@@ -174,6 +174,22 @@ fn a_row_becomes_a_record_with_its_parts_and_what_the_rule_may_know() {
 }
 
 #[test]
+fn every_record_that_wants_one_has_an_identifier_of_its_own() {
+    let mut rule = to_sink("FOREACH payload.list FROM \"t\"", &["${item}"], false);
+    let Action::Record(action) = &mut rule.actions[0] else { panic!("it leads to a sink") };
+    action.parts.push(Part::Id);
+    let mut bench = Bench::new(vec![rule], WhenFull::Hold);
+    let client = bench.connect("car", 4);
+    bench.publish(client, 0, 0, "t", "{\"list\":[1,2]}", false);
+    let records = bench.records();
+    let [first, second] = [0, 1].map(|number| records[number].part(1));
+    // Seconds since 1970, then what tells them apart.
+    assert_eq!((first.len(), &first[..4]), (12, &1_000_000_005_u32.to_be_bytes()[..]));
+    assert_eq!(first[..9], second[..9], "one shard");
+    assert_ne!(first, second);
+}
+
+#[test]
 fn an_action_without_a_ticket_is_acknowledged_at_once() {
     let mut bench = Bench::new(vec![to_sink(ALL, &["${payload}"], false)], WhenFull::Hold);
     let client = bench.connect("car", 5);

@@ -1,8 +1,9 @@
 //! Settings that are each valid and cannot stand together.
 
-use super::error::{ConfigError, Place};
-use super::file::Origins;
-use super::knobs::KNOBS;
+use super::draft::{Draft, Listed};
+use super::error::ConfigError;
+use super::knobs::LIMITS;
+use super::sinks::find_doubles;
 use super::{Config, Listener};
 use std::net::SocketAddr;
 
@@ -84,57 +85,42 @@ fn memory_below(config: &Config, bytes: u64) -> bool {
     config.limits.memory_max_bytes != 0 && config.limits.memory_max_bytes < bytes
 }
 
-/// Every clash of a configuration.
-pub fn find(config: &mut Config, origins: &Origins) -> Vec<ConfigError> {
-    let mut errors = Vec::new();
+/// Every clash between settings of the process and its listeners.
+pub fn find(draft: &mut Draft, errors: &mut Vec<ConfigError>) {
     for rule in RULES {
-        if (rule.broken)(config) {
-            errors.push(rule_error(rule, config, origins));
+        if (rule.broken)(&draft.config) {
+            errors.push(rule_error(rule, draft));
         }
     }
-    find_doubles(&config.listeners, origins, &mut errors);
-    for (index, listener) in config.listeners.iter().enumerate() {
-        find_nobody_admitted(config, listener, index, origins, &mut errors);
+    find_overlaps(&draft.listeners, errors);
+    find_doubles(&draft.listeners, "name", "listener", |listener| Some(listener.name.clone()), errors);
+    for listener in &draft.listeners {
+        find_nobody_admitted(draft, listener, errors);
     }
-    errors
 }
 
-fn rule_error(rule: &Rule, config: &mut Config, origins: &Origins) -> ConfigError {
+fn rule_error(rule: &Rule, draft: &mut Draft) -> ConfigError {
     let Rule { small, large, relation, why, fix, .. } = rule;
-    let place = origins.written(small).or(origins.written(large)).unwrap_or(origins.otherwise()).clone();
+    let place = draft.written(small).or(draft.written(large)).unwrap_or(&draft.otherwise).clone();
     let mut shown = |name: &str| {
-        let value = KNOBS.iter().find(|knob| knob.name == name).and_then(|knob| (knob.field)(config).to_toml(knob.domain));
-        let default = if origins.written(name).is_some() { "" } else { ", the default" };
+        let value = LIMITS.knobs().find(|knob| name.strip_prefix("limits.") == Some(knob.key));
+        let value = value.and_then(|knob| (knob.field)(&mut draft.config).to_toml(knob.domain));
+        let default = if draft.written(name).is_some() { "" } else { ", the default" };
         format!("{name} ({}{default})", value.unwrap_or_default())
     };
     ConfigError { place, what: format!("{} {relation} {}: {why}", shown(small), shown(large)), fix: (*fix).into() }
 }
 
-fn listener_place<'a>(origins: &'a Origins, index: usize, name: &str) -> &'a Place {
-    origins
-        .written_in_listener(index, name)
-        .or(origins.written_in_listener(index, "listener.address"))
-        .unwrap_or(origins.otherwise())
-}
-
-/// Two listeners with one address or one name.
-fn find_doubles(listeners: &[Listener], origins: &Origins, errors: &mut Vec<ConfigError>) {
+/// Two listeners with one address.
+fn find_overlaps(listeners: &[Listed<Listener>], errors: &mut Vec<ConfigError>) {
     for (index, listener) in listeners.iter().enumerate() {
-        let before = &listeners[..index];
-        if let Some(first) = before.iter().position(|other| overlap(other.address, listener.address)) {
+        let address = listener.value.address;
+        if let Some(first) = listeners[..index].iter().find(|other| overlap(other.value.address, address)) {
+            let (other, place) = (first.value.address, first.origin.at("address"));
             errors.push(ConfigError {
-                place: listener_place(origins, index, "listener.address").clone(),
-                what: format!("{} overlaps another listener, {}", listener.address, shown(listeners, first, origins)),
+                place: listener.origin.at("address"),
+                what: format!("{address} overlaps another listener, {other} ({place})"),
                 fix: "give each listener an address or port of its own".into(),
-            });
-        }
-        if origins.written_in_listener(index, "listener.name").is_some()
-            && let Some(first) = before.iter().position(|other| other.name == listener.name)
-        {
-            errors.push(ConfigError {
-                place: listener_place(origins, index, "listener.name").clone(),
-                what: format!("{:?} is the name of another listener too, {}", listener.name, shown(listeners, first, origins)),
-                fix: "give each listener a name of its own, or none".into(),
             });
         }
     }
@@ -148,31 +134,23 @@ fn overlap(left: SocketAddr, right: SocketAddr) -> bool {
         && (left.ip() == right.ip() || left.ip().is_unspecified() || right.ip().is_unspecified())
 }
 
-fn shown(listeners: &[Listener], index: usize, origins: &Origins) -> String {
-    format!("{} ({})", listeners[index].address, listener_place(origins, index, "listener.address"))
-}
-
 /// Without authentication a listener serves anonymous clients or nobody, and beyond loopback the operator has to say so.
-fn find_nobody_admitted(config: &Config, listener: &Listener, index: usize, origins: &Origins, errors: &mut Vec<ConfigError>) {
-    if config.admits_anonymous(listener) {
+fn find_nobody_admitted(draft: &Draft, listener: &Listed<Listener>, errors: &mut Vec<ConfigError>) {
+    if draft.config.admits_anonymous(&listener.value) {
         return;
     }
-    let refused =
-        origins.written_in_listener(index, "listener.allow_anonymous").or_else(|| origins.written("broker.allow_anonymous"));
+    let address = listener.value.address;
+    let refused = listener.origin.written("allow_anonymous").or_else(|| draft.written("broker.allow_anonymous"));
     errors.push(match refused {
         Some(place) => ConfigError {
             place: place.clone(),
-            what: format!(
-                "allow_anonymous = false leaves nobody to connect to {}: this release has no authentication yet",
-                listener.address
-            ),
+            what: format!("allow_anonymous = false leaves nobody to connect to {address}: this release has no authentication yet"),
             fix: "write allow_anonymous = true, or leave the listener out".into(),
         },
         None => ConfigError {
-            place: listener_place(origins, index, "listener.address").clone(),
+            place: listener.origin.at("address"),
             what: format!(
-                "{} can be reached from other hosts and this release has no authentication yet, so anyone could connect",
-                listener.address
+                "{address} can be reached from other hosts and this release has no authentication yet, so anyone could connect"
             ),
             fix: "listen on 127.0.0.1, or, if the network keeps strangers out, write allow_anonymous = true under [broker] or in this [[listener]] of the --config file".into(),
         },
@@ -251,7 +229,11 @@ mod tests {
         );
         assert_eq!(all.len(), 2, "{all:#?}");
         assert!(all[0].starts_with("c.toml:5:11: ") && all[0].contains("(c.toml:2:11)"), "{}", all[0]);
-        assert!(all[1].starts_with("c.toml:8:8: ") && all[1].contains("\"a\" is the name"), "{}", all[1]);
+        assert!(
+            all[1].starts_with("c.toml:8:8: ") && all[1].contains("the name of another listener too (c.toml:3:8)"),
+            "{}",
+            all[1]
+        );
         let free_ports = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n";
         assert_eq!(errors(free_ports), Vec::<String>::new());
     }

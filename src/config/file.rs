@@ -1,75 +1,39 @@
-//! Reading the TOML file: each key is looked up in the table of knobs, and whatever is wrong is noted with its line and column while
+//! Reading the TOML file: each key is looked up in the tables of knobs, and whatever is wrong is noted with its line and column while
 //! the rest is read on.
 
+use super::draft::{Draft, LISTS, Spots};
 use super::error::{ConfigError, Place};
-use super::knobs::{KNOBS, Knob, LISTENER_KNOBS, LISTENER_SECTION, SECTIONS};
-use super::{Config, Listener};
+use super::knobs::{self, SETTINGS};
+use super::list::AnyList;
+use super::spot::Spot;
+use super::table::Table;
 use crate::nearest::nearest;
-use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
-use toml_edit::{Document, Item, TableLike, Value};
+use toml_edit::{Document, Item, TableLike};
 
-/// Where each setting was written, for faults that only show once all of them are known.
-pub struct Origins {
-    set: HashMap<&'static str, Place>,
-    listeners: Vec<HashMap<&'static str, Place>>,
-    /// The place of what nobody wrote.
-    otherwise: Place,
-}
-
-impl Origins {
-    pub fn defaults() -> Self {
-        Self { set: HashMap::new(), listeners: Vec::new(), otherwise: Place::Defaults }
-    }
-
-    pub fn set(&mut self, name: &'static str, place: Place) {
-        self.set.insert(name, place);
-    }
-
-    pub fn listeners_from_flags(&mut self, addresses: &[SocketAddr]) {
-        let flag = |address| HashMap::from([("listener.address", Place::Flag(format!("--listen {address}")))]);
-        self.listeners = addresses.iter().map(flag).collect();
-    }
-
-    /// Where a knob was written, if it was.
-    pub fn written(&self, name: &str) -> Option<&Place> {
-        self.set.get(name)
-    }
-
-    pub fn written_in_listener(&self, index: usize, name: &str) -> Option<&Place> {
-        self.listeners.get(index)?.get(name)
-    }
-
-    pub fn otherwise(&self) -> &Place {
-        &self.otherwise
-    }
-}
-
-/// Reads a file. What could be read is in the [`Config`] even if there are errors, so that clashes in it are found as well.
-pub fn read(path: &Path, text: &str) -> (Config, Origins, Vec<ConfigError>) {
+/// Reads a file. What could be read is in the [`Draft`] even if there are errors, so that clashes in it are found as well.
+pub fn read(path: &Path, text: &str) -> (Draft, Vec<ConfigError>) {
     let mut reader = Reader { path, text, errors: Vec::new() };
-    let mut config = Config::default();
-    let mut origins = Origins { otherwise: Place::WholeFile { path: path.to_owned() }, ..Origins::defaults() };
+    let mut draft = Draft::empty(Place::WholeFile { path: path.to_owned() });
     match Document::parse(text) {
-        Ok(document) => reader.document(&document, &mut config, &mut origins),
+        Ok(document) => reader.document(&document, &mut draft),
         Err(error) => {
             let what = format!("this is not TOML: {}", error.message().replace('\n', ", "));
             reader.error(error.span(), what, "write KEY = VALUE lines under a [table]; text goes in double quotes".into());
         }
     }
-    (config, origins, reader.errors)
+    (draft, reader.errors)
 }
 
-struct Reader<'a> {
+pub struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
     errors: Vec<ConfigError>,
 }
 
 impl Reader<'_> {
-    fn place(&self, span: Option<Range<usize>>) -> Place {
+    pub fn place(&self, span: Option<Range<usize>>) -> Place {
         let Some(span) = span else { return Place::WholeFile { path: self.path.to_owned() } };
         let before = self.text.get(..span.start).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -80,19 +44,22 @@ impl Reader<'_> {
         }
     }
 
-    fn error(&mut self, span: Option<Range<usize>>, what: String, fix: String) {
+    pub fn error(&mut self, span: Option<Range<usize>>, what: String, fix: String) {
         let place = self.place(span);
         self.errors.push(ConfigError { place, what, fix });
     }
 
-    fn document(&mut self, document: &Document<&str>, config: &mut Config, origins: &mut Origins) {
+    fn document(&mut self, document: &Document<&str>, draft: &mut Draft) {
         for (name, item) in document.iter() {
             let key_span = document.key(name).and_then(|key| key.span());
-            if name == LISTENER_SECTION.name {
-                self.listeners(item, key_span, config, origins);
-            } else if SECTIONS.iter().any(|section| section.name == name) {
+            if let Some(list) = LISTS.iter().find(|list| list.key() == name) {
+                list.read(self, item, key_span, draft);
+            } else if let Some(table) = SETTINGS.iter().find(|table| table.name == name) {
                 match item.as_table_like() {
-                    Some(table) => self.table(name, table, KNOBS, config, &mut origins.set),
+                    Some(entries) => {
+                        let spots = draft.settings.entry(table.name).or_default();
+                        self.table(entries, &[table], &[], &mut draft.config, spots);
+                    }
                     None => self.error(
                         key_span,
                         format!("\"{name}\" is a table"),
@@ -107,99 +74,74 @@ impl Reader<'_> {
         }
     }
 
-    fn listeners(&mut self, item: &Item, key_span: Option<Range<usize>>, config: &mut Config, origins: &mut Origins) {
-        let tables: Option<Vec<&dyn TableLike>> = match item {
-            Item::ArrayOfTables(array) => Some(array.iter().map(|table| table as &dyn TableLike).collect()),
-            Item::Value(Value::Array(array)) => {
-                array.iter().map(|value| value.as_inline_table().map(|table| table as &dyn TableLike)).collect()
-            }
-            _ => None,
-        };
-        let Some(tables) = tables.filter(|tables| !tables.is_empty()) else {
-            let fix = "write [[listener]], in double brackets, once per address and its settings below it".into();
-            return self.error(key_span.or(item.span()), "\"listener\" is a list of tables".into(), fix);
-        };
-        config.listeners.clear();
-        for (index, table) in tables.into_iter().enumerate() {
-            let mut listener = Listener::default();
-            let mut set = HashMap::new();
-            self.table(LISTENER_SECTION.name, table, LISTENER_KNOBS, &mut listener, &mut set);
-            if !table.contains_key("address") {
-                let span = match item {
-                    Item::ArrayOfTables(array) => array.get(index).and_then(|table| table.span()),
-                    other => other.span(),
-                };
-                let what = format!("listener {} has no address", index + 1);
-                self.error(span, what, "write address = \"127.0.0.1:1883\" or another IP:PORT in it".into());
-            }
-            // A listener without a usable address has been reported; compared with the others it would only add noise.
-            if set.contains_key("listener.address") {
-                config.listeners.push(listener);
-                origins.listeners.push(set);
-            }
-        }
-    }
-
-    /// Reads the keys of one table into `owner`.
-    fn table<T>(
+    /// Reads the keys of one table, in whichever shape, into `owner`.
+    pub fn table<T>(
         &mut self,
-        name: &str,
-        table: &dyn TableLike,
-        knobs: &'static [Knob<T>],
+        entries: &dyn TableLike,
+        tables: &[&'static Table<T>],
+        lists: &[&dyn AnyList<T>],
         owner: &mut T,
-        set: &mut HashMap<&'static str, Place>,
+        spots: &mut Spots,
     ) {
-        for (key, item) in table.iter() {
-            let key_span = table.key(key).and_then(|key| key.span());
-            let Some(knob) = knobs.iter().find(|knob| knob.table() == name && knob.key() == key) else {
-                let fix = unknown_in_table(name, key, knobs);
-                self.error(key_span, format!("unknown setting \"{key}\" in [{name}]"), fix);
+        let heading = tables.first().map(|table| table.heading()).unwrap_or_default();
+        for (key, item) in entries.iter() {
+            let key_span = entries.key(key).and_then(|key| key.span());
+            if let Some(list) = lists.iter().find(|list| list.key() == key) {
+                list.read(self, item, key_span, owner);
+                continue;
+            }
+            let Some((table, knob)) = tables.iter().find_map(|table| Some((table, table.knob(key)?))) else {
+                let fix = unknown_in_table(&heading, key, tables);
+                self.error(key_span, format!("unknown setting \"{key}\" in {heading}"), fix);
                 continue;
             };
             let field = (knob.field)(owner);
+            let name = format!("{}.{}", table.name, knob.key);
             let Some(value) = item.as_value() else {
                 let fix = format!("write {key} = and {}", field.expects(knob.domain));
-                self.error(key_span, format!("{} is a setting, not a table", knob.name), fix);
+                self.error(key_span, format!("{name} is a setting, not a table"), fix);
                 continue;
             };
             match field.set(value, knob.domain) {
                 Ok(()) => {
-                    set.insert(knob.name, self.place(value.span()));
+                    let raw = value.span().and_then(|span| self.text.get(span)).unwrap_or_default();
+                    spots.insert(knob.key, Spot::new(self.place(value.span()), raw));
                 }
                 Err(what) => {
                     let fix = format!("expected {}", field.expects(knob.domain));
-                    self.error(value.span(), format!("{}: {what}", knob.name), fix);
+                    self.error(value.span(), format!("{name}: {what}"), fix);
                 }
             }
         }
     }
 }
 
-/// All knobs as (table, key).
-fn all_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
-    KNOBS.iter().map(|knob| (knob.table(), knob.key())).chain(LISTENER_KNOBS.iter().map(|knob| (knob.table(), knob.key())))
-}
-
-fn heading(table: &str) -> String {
-    if table == LISTENER_SECTION.name { format!("[[{table}]]") } else { format!("[{table}]") }
+/// All knobs as (heading of the table, key).
+fn all_keys() -> impl Iterator<Item = (String, &'static str)> {
+    knobs::all().flat_map(|table| table.keys().into_iter().map(|key| (table.heading(), key)))
 }
 
 /// The fix for a key that no knob of its table has: the nearest name, in this table or another.
-fn unknown_in_table<T>(table: &str, key: &str, knobs: &'static [Knob<T>]) -> String {
-    if let Some((other, _)) = all_keys().find(|(other, name)| *name == key && *other != table) {
-        return format!("{key} belongs under {}", heading(other));
+fn unknown_in_table<T>(heading: &str, key: &str, tables: &[&'static Table<T>]) -> String {
+    if let Some((other, _)) = all_keys().find(|(_, name)| *name == key) {
+        return format!("{key} belongs under {other}");
     }
-    let here = || knobs.iter().filter(|knob| knob.table() == table).map(Knob::key);
-    if let Some(name) = nearest(key, here()) {
+    let mut here = Vec::new();
+    for knob in tables.iter().flat_map(|table| table.knobs()) {
+        if !here.contains(&knob.key) {
+            here.push(knob.key);
+        }
+    }
+    if let Some(name) = nearest(key, here.iter().copied()) {
         return format!("did you mean \"{name}\"?");
     }
     match nearest_anywhere(key) {
-        Some((other, name)) => format!("did you mean \"{name}\" under {}?", heading(other)),
-        None => format!("the settings of {} are {}", heading(table), here().collect::<Vec<_>>().join(", ")),
+        Some((other, name)) => format!("did you mean \"{name}\" under {other}?"),
+        None => format!("the settings of {heading} are {}", here.join(", ")),
     }
 }
 
-fn nearest_anywhere(key: &str) -> Option<(&'static str, &'static str)> {
+fn nearest_anywhere(key: &str) -> Option<(String, &'static str)> {
     let name = nearest(key, all_keys().map(|(_, name)| name))?;
     all_keys().find(|(_, other)| *other == name)
 }
@@ -207,17 +149,18 @@ fn nearest_anywhere(key: &str) -> Option<(&'static str, &'static str)> {
 /// The fix for a name at the top level that is no table of the file.
 fn unknown_at_top(name: &str, item: &Item) -> String {
     if item.is_value() {
-        if let Some((table, key)) = all_keys().find(|(_, key)| *key == name) {
-            return format!("{key} belongs under {}", heading(table));
+        if let Some((heading, key)) = all_keys().find(|(_, key)| *key == name) {
+            return format!("{key} belongs under {heading}");
         }
-        if let Some((table, key)) = nearest_anywhere(name) {
-            return format!("did you mean \"{key}\" under {}?", heading(table));
+        if let Some((heading, key)) = nearest_anywhere(name) {
+            return format!("did you mean \"{key}\" under {heading}?");
         }
     }
-    let tables = || SECTIONS.iter().map(|section| section.name).chain([LISTENER_SECTION.name]);
-    match nearest(name, tables()) {
+    let names = SETTINGS.iter().map(|table| table.name).chain(LISTS.iter().map(|list| list.key()));
+    let heading = |name: &str| knobs::all().find(|table| table.name() == name).map(|table| table.heading()).unwrap_or_default();
+    match nearest(name, names.clone()) {
         Some(table) => format!("did you mean {}?", heading(table)),
-        None => format!("the tables are {}", tables().map(heading).collect::<Vec<_>>().join(", ")),
+        None => format!("the tables are {}", names.map(heading).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -227,7 +170,7 @@ mod tests {
     use crate::limits::DropPolicy;
 
     fn errors(text: &str) -> Vec<String> {
-        read(Path::new("c.toml"), text).2.iter().map(ToString::to_string).collect()
+        read(Path::new("c.toml"), text).1.iter().map(ToString::to_string).collect()
     }
 
     /// The only error of `text`.
@@ -239,16 +182,17 @@ mod tests {
 
     #[test]
     fn settings_are_read_from_tables_dotted_keys_and_inline_tables() {
-        let (config, _, errors) = read(
+        let (draft, errors) = read(
             Path::new("c.toml"),
             "limits.packet_bytes_max = \"64 KiB\"\nlog = { level = \"debug\" }\nlistener = [{ address = \"127.0.0.1:9\" }]\n\
              [broker]\nstall_s = 0\nallow_anonymous = true\n",
         );
         assert!(errors.is_empty(), "{errors:?}");
+        let config = &draft.config;
         assert_eq!((config.limits.packet_bytes_max, config.stall_s, config.allow_anonymous), (65_536, 0, Some(true)));
-        assert_eq!(config.listeners[0].address.port(), 9);
-        let (config, _, errors) = read(Path::new("c.toml"), "[limits]\ndrop_policy = \"oldest\"\n");
-        assert_eq!((errors.len(), config.limits.drop_policy), (0, DropPolicy::Oldest));
+        assert_eq!(draft.listeners[0].value.address.port(), 9);
+        let (draft, errors) = read(Path::new("c.toml"), "[limits]\ndrop_policy = \"oldest\"\n");
+        assert_eq!((errors.len(), draft.config.limits.drop_policy), (0, DropPolicy::Oldest));
     }
 
     #[test]
@@ -272,7 +216,7 @@ mod tests {
             "c.toml:1:2: error: unknown table \"limit\"; did you mean [limits]?"
         );
         assert!(error("[[listeners]]\naddress = \"127.0.0.1:1\"\n").ends_with("did you mean [[listener]]?"));
-        assert!(error("[xyzzy]\n").ends_with("the tables are [broker], [log], [limits], [[listener]]"));
+        assert!(error("[xyzzy]\n").ends_with("the tables are [broker], [log], [limits], [[listener]], [[kafka]], [[mongodb]], [[http]], [[file]], [[rule]], [[kafka_source]]"));
         assert!(error("[listener]\naddress = \"127.0.0.1:1\"\n").contains("write [[listener]], in double brackets"));
         assert!(error("limits = 3\n").contains("write [limits]"));
         assert!(error("listener = []\n").contains("list of tables"));

@@ -1,12 +1,24 @@
 //! The configuration: flags as they were written and the file they name, resolved into one [`Config`] that has no fault. The command
 //! line beats the file, the file beats the defaults; the environment is not read.
 
+mod actions;
 mod clash;
+mod draft;
 mod error;
 mod file;
 pub mod knobs;
+mod list;
 mod reference;
+mod rule_knobs;
 mod setting;
+mod sink_knobs;
+#[cfg(test)]
+mod sink_tests;
+mod sinks;
+mod spot;
+mod table;
+#[cfg(test)]
+mod tests;
 
 pub use error::{ConfigError, ConfigErrors, Place};
 pub use reference::reference;
@@ -14,8 +26,11 @@ pub use setting::{Choice, group_digits, show_size};
 
 use crate::ids::CORES_MAX;
 use crate::limits::{DropPolicy, Limits};
-use file::Origins;
+use crate::rules::PlannedRule;
+use crate::sinks::options::{ActionOptions, SinkKind, SinkOptions, SourceOptions};
+use draft::{Draft, Listed, Origin, Spots};
 use setting::{Domain, Setting};
+use spot::Spot;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -39,6 +54,18 @@ pub struct Config {
     pub log_format: LogFormat,
     /// 0 means that there is no periodic line.
     pub log_interval_s: u32,
+    /// The CPU of the sink core; `None` is the last one that no shard needs, if there is one.
+    pub sink_core: Option<u16>,
+    /// What rules see as `node`; empty means the host's name.
+    pub node: String,
+    /// At most 255, with distinct names.
+    pub sinks: Vec<SinkOptions>,
+    /// With distinct names.
+    pub sources: Vec<SourceOptions>,
+    /// With distinct names.
+    pub rules: Vec<PlannedRule>,
+    /// The actions of all rules that lead to sinks, each at the place of its id.
+    pub actions: Vec<ActionOptions>,
 }
 
 impl Default for Config {
@@ -54,6 +81,12 @@ impl Default for Config {
             log_level: LogLevel::Info,
             log_format: LogFormat::Text,
             log_interval_s: 60,
+            sink_core: None,
+            node: String::new(),
+            sinks: Vec::new(),
+            sources: Vec::new(),
+            rules: Vec::new(),
+            actions: Vec::new(),
         }
     }
 }
@@ -128,27 +161,29 @@ impl FromStr for Shards {
     }
 }
 
+impl Shards {
+    fn number(self) -> Option<u16> {
+        match self {
+            Shards::Auto => None,
+            Shards::Exactly(number) => Some(number),
+        }
+    }
+}
+
 impl Setting for Shards {
     fn set(&mut self, value: &Value, domain: Domain) -> Result<(), String> {
-        if value.as_str() == Some("auto") {
-            *self = Shards::Auto;
-            return Ok(());
-        }
-        let mut number = 0_u16;
+        let mut number = None;
         number.set(value, domain)?;
-        *self = Shards::Exactly(number);
+        *self = number.map_or(Shards::Auto, Shards::Exactly);
         Ok(())
     }
 
-    fn to_toml(&self, _: Domain) -> Option<String> {
-        Some(match self {
-            Shards::Auto => "\"auto\"".into(),
-            Shards::Exactly(number) => number.to_string(),
-        })
+    fn to_toml(&self, domain: Domain) -> Option<String> {
+        self.number().to_toml(domain)
     }
 
     fn expects(&self, domain: Domain) -> String {
-        format!("\"auto\" or {}", 0_u16.expects(domain))
+        self.number().expects(domain)
     }
 }
 
@@ -232,17 +267,25 @@ fn read_text(path: &Path) -> Result<String, ConfigErrors> {
 
 /// [`resolve`] without the file system: the file is given as its path and text.
 pub fn resolve_text(file: Option<(&Path, &str)>, flags: &Flags) -> Result<Config, ConfigErrors> {
-    let (mut config, mut origins, mut errors) = match file {
+    let (mut draft, mut errors) = match file {
         Some((path, text)) => file::read(path, text),
-        None => (Config::default(), Origins::defaults(), Vec::new()),
+        None => (Draft::empty(Place::Defaults), Vec::new()),
     };
-    apply_flags(flags, &mut config, &mut origins);
-    for listener in &mut config.listeners {
-        if listener.name.is_empty() {
-            listener.name = listener.address.to_string();
+    if draft.listeners.is_empty() {
+        let origin = Origin { whole: draft.otherwise.clone(), spots: Spots::new() };
+        draft.listeners.push(Listed { value: Listener::default(), origin });
+    } else {
+        // A listener without a usable address has been reported; compared with the others it would only add noise.
+        draft.listeners.retain(|listener| listener.origin.written("address").is_some());
+    }
+    apply_flags(flags, &mut draft);
+    for listener in &mut draft.listeners {
+        if listener.value.name.is_empty() {
+            listener.value.name = listener.value.address.to_string();
         }
     }
-    errors.extend(clash::find(&mut config, &origins));
+    clash::find(&mut draft, &mut errors);
+    let config = assemble(draft, &mut errors);
     if errors.is_empty() {
         Ok(config)
     } else {
@@ -251,116 +294,51 @@ pub fn resolve_text(file: Option<(&Path, &str)>, flags: &Flags) -> Result<Config
     }
 }
 
-fn apply_flags(flags: &Flags, config: &mut Config, origins: &mut Origins) {
-    if !flags.listen.is_empty() {
-        // A listener of the file that the command line names again keeps its other settings.
-        let of_file = std::mem::take(&mut config.listeners);
-        config.listeners = flags
-            .listen
-            .iter()
-            .map(|address| {
-                let known = of_file.iter().find(|listener| listener.address == *address).cloned();
-                known.unwrap_or_else(|| Listener { address: *address, ..Listener::default() })
-            })
-            .collect();
-        origins.listeners_from_flags(&flags.listen);
+/// Lays what is in lists beside the rest.
+fn assemble(mut draft: Draft, errors: &mut Vec<ConfigError>) -> Config {
+    let sinks = sinks::take(&mut draft);
+    sinks::check(&sinks, errors);
+    sinks::check_sources(&draft.sources, errors);
+    let plan = actions::plan(&draft.rules, &sinks, errors);
+    let mut config = draft.config;
+    config.listeners = draft.listeners.into_iter().map(|listener| listener.value).collect();
+    config.sources = draft.sources.into_iter().map(|source| source.value).collect();
+    for (number, listed) in sinks.into_iter().enumerate() {
+        let Listed { value: mut sink, .. } = listed;
+        sink.buffer.when_full = actions::when_full(sink.when_full, number, &plan.actions);
+        if let SinkKind::Mongodb(options) = &mut sink.options
+            && plan.upserting.iter().any(|sink| usize::from(*sink) == number)
+        {
+            options.batches_max = 1;
+        }
+        config.sinks.push(SinkOptions { name: sink.name, buffer: sink.buffer, kind: sink.options });
     }
-    if let Some(shards) = flags.shards {
-        config.shards = shards;
-        origins.set("broker.shards", Place::Flag("--shards".into()));
-    }
-    if let Some(level) = flags.log {
-        config.log_level = level;
-        origins.set("log.level", Place::Flag("--log".into()));
-    }
+    config.rules = plan.rules;
+    config.actions = plan.actions;
+    config
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn resolve_file(text: &str) -> Result<Config, ConfigErrors> {
-        resolve_text(Some((Path::new("corelane.toml"), text)), &Flags::default())
-    }
-
-    #[test]
-    fn without_flags_and_file_there_is_one_loopback_listener_that_admits_anonymous_clients() {
-        let config = resolve_text(None, &Flags::default()).unwrap();
-        let [listener] = &config.listeners[..] else { panic!("one listener") };
-        assert_eq!((listener.name.as_str(), listener.address.to_string().as_str()), ("127.0.0.1:1883", "127.0.0.1:1883"));
-        assert!(config.admits_anonymous(listener));
-        assert_eq!((config.shards, config.shutdown_s, config.stall_s), (Shards::Auto, 10, 30));
-        assert_eq!((config.sys_interval_s, config.log_interval_s, config.log_level), (10, 60, LogLevel::Info));
-        assert_eq!((listener.backlog, listener.tcp_nodelay), (65_535, true));
-    }
-
-    #[test]
-    fn the_command_line_beats_the_file() {
-        let text = "[broker]\nshards = 3\n[log]\nlevel = \"warn\"\n[[listener]]\naddress = \"127.0.0.1:2000\"\n\
-                    [[listener]]\naddress = \"127.0.0.1:2001\"\nbacklog = 7\n";
-        let file = Some((Path::new("corelane.toml"), text));
-        let config = resolve_text(file, &Flags::default()).unwrap();
-        assert_eq!((config.shards, config.log_level, config.listeners.len()), (Shards::Exactly(3), LogLevel::Warn, 2));
-        let flags = Flags {
-            config: None,
-            listen: vec!["127.0.0.1:0".parse().unwrap(), "127.0.0.1:2001".parse().unwrap()],
-            shards: Some(Shards::Auto),
-            log: Some(LogLevel::Trace),
-        };
-        let config = resolve_text(file, &flags).unwrap();
-        assert_eq!((config.shards, config.log_level), (Shards::Auto, LogLevel::Trace));
-        let ports: Vec<u16> = config.listeners.iter().map(|listener| listener.address.port()).collect();
-        assert_eq!((ports, config.listeners[0].backlog, config.listeners[1].backlog), (vec![0, 2001], 65_535, 7));
-    }
-
-    #[test]
-    fn a_listener_beyond_loopback_needs_allow_anonymous() {
-        let wide = "[[listener]]\naddress = \"0.0.0.0:1883\"\n";
-        let errors = resolve_file(wide).unwrap_err();
-        assert_eq!(errors.0.len(), 1);
-        let message = errors.to_string();
-        assert!(message.starts_with("corelane.toml:2:11: error: "), "{message}");
-        assert!(message.contains("no authentication") && message.contains("allow_anonymous = true"), "{message}");
-
-        assert!(resolve_file(&format!("{wide}allow_anonymous = true\n")).is_ok());
-        assert!(resolve_file(&format!("[broker]\nallow_anonymous = true\n{wide}")).is_ok());
-        assert!(resolve_file(&format!("[broker]\nallow_anonymous = true\n{wide}allow_anonymous = false\n")).is_err());
-        for loopback in ["127.0.0.1:1883", "127.9.9.9:1883", "[::1]:1883", "[::ffff:127.0.0.1]:1883"] {
-            assert!(resolve_file(&format!("[[listener]]\naddress = \"{loopback}\"\n")).is_ok(), "{loopback}");
-        }
-        for wide in ["[::]:1883", "10.0.0.1:1883", "[::ffff:10.0.0.1]:1883"] {
-            assert!(resolve_file(&format!("[[listener]]\naddress = \"{wide}\"\n")).is_err(), "{wide}");
+fn apply_flags(flags: &Flags, draft: &mut Draft) {
+    if !flags.listen.is_empty() {
+        // A listener of the file that the command line names again keeps its other settings.
+        let of_file = std::mem::take(&mut draft.listeners);
+        for address in &flags.listen {
+            let flag = format!("--listen {address}");
+            let known = of_file.iter().find(|listener| listener.value.address == *address).cloned();
+            let mut listener = known.unwrap_or_else(|| Listed {
+                value: Listener { address: *address, ..Listener::default() },
+                origin: Origin { whole: Place::Flag(flag.clone()), spots: Spots::new() },
+            });
+            listener.origin.spots.insert("address", Spot::of_flag(&flag));
+            draft.listeners.push(listener);
         }
     }
-
-    #[test]
-    fn the_refusal_of_a_flag_names_the_flag() {
-        let flags = Flags { listen: vec!["0.0.0.0:1883".parse().unwrap()], ..Flags::default() };
-        let message = resolve_text(None, &flags).unwrap_err().to_string();
-        assert!(message.starts_with("--listen 0.0.0.0:1883: error: "), "{message}");
+    if let Some(shards) = flags.shards {
+        draft.config.shards = shards;
+        draft.set_by_flag("broker", "shards", "--shards");
     }
-
-    #[test]
-    fn a_listener_that_admits_nobody_is_refused() {
-        let message = resolve_file("[broker]\nallow_anonymous = false\n").unwrap_err().to_string();
-        assert!(message.starts_with("corelane.toml:2:19: error: "), "{message}");
-        assert!(message.contains("nobody"), "{message}");
-    }
-
-    #[test]
-    fn a_missing_file_is_one_clear_error() {
-        let flags = Flags { config: Some("/nonexistent/corelane.toml".into()), ..Flags::default() };
-        let message = resolve(&flags).unwrap_err().to_string();
-        assert!(message.starts_with("/nonexistent/corelane.toml: error: the configuration cannot be read"), "{message}");
-        assert_eq!(message.lines().count(), 1);
-    }
-
-    #[test]
-    fn shards_are_auto_or_a_number_of_cores() {
-        assert_eq!("auto".parse(), Ok(Shards::Auto));
-        assert_eq!("64".parse(), Ok(Shards::Exactly(64)));
-        for text in ["0", "65", "-1", "Auto", "", "1.5"] {
-            assert!(text.parse::<Shards>().is_err(), "{text}");
-        }
+    if let Some(level) = flags.log {
+        draft.config.log_level = level;
+        draft.set_by_flag("log", "level", "--log");
     }
 }

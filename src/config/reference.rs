@@ -1,7 +1,8 @@
-//! The reference of all knobs, which is at once a file to start from: every setting stands there commented out with its default.
+//! The reference of all knobs, which is at once a file to start from: every setting stands there commented out with its default, or with
+//! an example where it has none. As a whole it is a configuration without a fault.
 
-use super::knobs::{KNOBS, Knob, LISTENER_KNOBS, LISTENER_SECTION, SECTIONS, Section};
-use super::{Config, Listener};
+use super::knobs;
+use super::table::{AnyTable, Entry};
 use std::fmt::Write;
 
 const WIDTH: usize = 110;
@@ -10,6 +11,8 @@ const HEAD: &str = "\
 # Configuration of Corelane (TOML), as printed by `corelane config-reference`.
 #
 # Each setting is shown with its default, commented out: remove the # in front of its name, and of its [table], to change it.
+# Tables in [[double brackets]] are written once per thing, any number of times; what has to be written in them is shown as an
+# example.
 # Sizes are numbers of bytes or text such as \"64 KiB\"; times are whole numbers in the unit that ends their name.
 # `corelane check-config FILE` reports everything that is wrong with a file.
 ";
@@ -17,37 +20,34 @@ const HEAD: &str = "\
 /// The whole reference as TOML.
 pub fn reference() -> String {
     let mut text = HEAD.to_owned();
-    for section in &SECTIONS {
-        heading(&mut text, section, &format!("[{}]", section.name));
-        let mut config = Config::default();
-        for knob in KNOBS.iter().filter(|knob| knob.table() == section.name) {
-            entry(&mut text, knob, &mut config);
-        }
-    }
-    heading(&mut text, &LISTENER_SECTION, "[[listener]]");
-    let mut listener = Listener::default();
-    for knob in LISTENER_KNOBS {
-        entry(&mut text, knob, &mut listener);
+    for table in knobs::all() {
+        section(&mut text, table);
     }
     text
 }
 
-fn heading(text: &mut String, section: &Section, name: &str) {
+fn section(text: &mut String, table: &dyn AnyTable) {
     text.push('\n');
-    comment(text, section.description);
-    let _ = writeln!(text, "#{name}");
+    comment(text, table.description());
+    let _ = writeln!(text, "#{}", table.heading());
+    for entry in table.entries() {
+        setting(text, &entry);
+    }
 }
 
-fn entry<T>(text: &mut String, knob: &Knob<T>, owner: &mut T) {
-    let field = (knob.field)(owner);
+fn setting(text: &mut String, entry: &Entry) {
+    let Entry { key, description, expects, needs_restart, default, example } = entry;
     text.push('\n');
-    comment(text, knob.description);
-    let default = field.to_toml(knob.domain);
-    let unset = if default.is_none() { "; unset by default" } else { "" };
-    let restart = if knob.needs_restart { "a change needs a restart" } else { "a change needs no restart" };
-    comment(text, &format!("Takes {}{unset}; {restart}.", field.expects(knob.domain)));
+    comment(text, description);
+    let usual = match (example, default) {
+        (Some(_), _) => "; has to be written",
+        (None, None) => "; unset by default",
+        (None, Some(_)) => "",
+    };
+    let restart = if *needs_restart { "a change needs a restart" } else { "a change needs no restart" };
+    comment(text, &format!("Takes {expects}{usual}; {restart}."));
     // What is unset by default is a permission: whoever uncomments it without a thought refuses it.
-    let _ = writeln!(text, "#{} = {}", knob.key(), default.as_deref().unwrap_or("false"));
+    let _ = writeln!(text, "#{key} = {}", example.or(default.as_deref()).unwrap_or("false"));
 }
 
 /// Writes words as comment lines of at most [`WIDTH`] characters.
@@ -68,8 +68,9 @@ fn comment(text: &mut String, words: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Flags, resolve_text};
+    use super::super::{Config, Flags, resolve_text};
     use super::*;
+    use crate::sinks::options::{FileOptions, HttpOptions, KafkaOptions, MongodbOptions, SinkKind, SourceOptions};
     use std::path::Path;
 
     fn resolve(text: &str) -> Config {
@@ -77,7 +78,7 @@ mod tests {
             .unwrap_or_else(|errors| panic!("{errors}"))
     }
 
-    /// The reference with every setting that has a default uncommented, as a reader would who removes each `#`.
+    /// The reference with every setting uncommented but for those that are unset by default, as a reader would who removes each `#`.
     fn uncommented() -> String {
         let line = |line: &str| match line.strip_prefix('#') {
             Some(setting) if !setting.is_empty() && !setting.starts_with(' ') && !setting.starts_with("allow_anonymous") => {
@@ -95,25 +96,46 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_as_it_stands_and_uncommented_gives_the_defaults() {
+    fn the_reference_as_it_stands_gives_the_defaults() {
         let defaults = format!("{:?}", resolve_text(None, &Flags::default()).unwrap());
         assert_eq!(format!("{:?}", resolve(&reference())), defaults);
-        assert_eq!(format!("{:?}", resolve(&uncommented())), defaults);
     }
 
     #[test]
-    fn the_reference_names_every_knob_once_with_its_bounds_and_restart() {
+    fn the_reference_uncommented_gives_the_defaults_and_one_of_each_kind() {
+        let mut config = resolve(&uncommented());
+        let sinks: Vec<_> = std::mem::take(&mut config.sinks).into_iter().map(|sink| (sink.name, sink.kind)).collect();
+        let http = HttpOptions { url: "http://127.0.0.1:8080/ingest".into(), ..HttpOptions::default() };
+        assert_eq!(
+            sinks,
+            [
+                ("kafka".into(), SinkKind::Kafka(KafkaOptions::default())),
+                ("mongodb".into(), SinkKind::Mongodb(MongodbOptions::default())),
+                ("http".into(), SinkKind::Http(http)),
+                ("file".into(), SinkKind::File(FileOptions::default())),
+            ]
+        );
+        let name = || "commands".to_owned();
+        let source = SourceOptions { name: name(), topics: name(), ..SourceOptions::default() };
+        assert_eq!(std::mem::take(&mut config.sources), [source]);
+        let rules = std::mem::take(&mut config.rules);
+        assert_eq!((rules.len(), &*rules[0].name, rules[0].actions.len()), (1, "telemetry", 5));
+        assert_eq!(std::mem::take(&mut config.actions).len(), 4);
+        assert_eq!(format!("{config:?}"), format!("{:?}", resolve_text(None, &Flags::default()).unwrap()));
+    }
+
+    #[test]
+    fn the_reference_names_every_knob_of_every_table_with_its_bounds_and_restart() {
         let text = reference();
-        for key in KNOBS.iter().map(Knob::key).chain(LISTENER_KNOBS.iter().map(Knob::key)) {
-            let times = text.lines().filter(|line| line.starts_with(&format!("#{key} ="))).count();
-            // "allow_anonymous" stands in two tables.
-            assert_eq!(times, if key == "allow_anonymous" { 2 } else { 1 }, "{key}");
-        }
+        let settings = text.lines().filter(|line| line.starts_with('#') && !line.starts_with("# ") && line.contains(" = "));
+        let shown: Vec<&str> = settings.map(|line| line[1..].split(' ').next().unwrap_or_default()).collect();
+        assert_eq!(shown, knobs::all().flat_map(|table| table.keys()).collect::<Vec<_>>());
         assert!(
             text.contains(
                 "# Takes a whole number from 1 to 100,000,000; a change needs a restart.\n#connections_max = 1_000_000\n"
             )
         );
+        assert!(text.contains("; has to be written; a change needs a restart.\n#url = \"http://127.0.0.1:8080/ingest\"\n"));
         assert!(text.lines().all(|line| line.chars().count() <= 130));
     }
 }

@@ -1,6 +1,7 @@
 //! How a value of each type is read from TOML, checked against its knob's domain, and written back. A value that is refused leaves
 //! the setting as it was.
 
+use crate::wire::QoS;
 use std::net::SocketAddr;
 use toml_edit::Value;
 
@@ -16,6 +17,10 @@ pub enum Domain {
     },
     /// Text of at most so many bytes, without control characters.
     Text { bytes_max: usize },
+    /// The same, with line breaks and tabs.
+    Lines { bytes_max: usize },
+    /// What something is called in logs, topics and file names, never empty.
+    Name,
     /// Every value of the type.
     Any,
 }
@@ -116,7 +121,7 @@ macro_rules! number_settings {
         }
     )*};
 }
-number_settings!(u16, u32, u64);
+number_settings!(u8, u16, u32, u64);
 
 impl Setting for bool {
     fn set(&mut self, value: &Value, _: Domain) -> Result<(), String> {
@@ -150,17 +155,40 @@ impl Setting for Option<bool> {
     }
 }
 
+/// Bytes of a [`Domain::Name`].
+const NAME_BYTES_MAX: usize = 64;
+
+fn check_text(text: &str, domain: Domain) -> Result<(), String> {
+    let (bytes_max, lines) = match domain {
+        Domain::Text { bytes_max } => (bytes_max, false),
+        Domain::Lines { bytes_max } => (bytes_max, true),
+        Domain::Name => return check_name(text),
+        _ => (usize::MAX, false),
+    };
+    if text.len() > bytes_max {
+        return Err(format!("this is {} bytes long", text.len()));
+    }
+    if text.chars().any(|c| c.is_control() && !(lines && matches!(c, '\n' | '\r' | '\t'))) {
+        return Err("this has a control character in it".into());
+    }
+    Ok(())
+}
+
+fn check_name(text: &str) -> Result<(), String> {
+    let bad = |c: &char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+    match text.chars().find(bad) {
+        _ if text.is_empty() => Err("this is empty".into()),
+        _ if text.len() > NAME_BYTES_MAX => Err(format!("this is {} bytes long", text.len())),
+        _ if text.starts_with('.') => Err("this begins with a dot".into()),
+        Some(c) => Err(format!("this has {c:?} in it")),
+        None => Ok(()),
+    }
+}
+
 impl Setting for String {
     fn set(&mut self, value: &Value, domain: Domain) -> Result<(), String> {
         let text = value.as_str().ok_or_else(|| wrong_type(value))?;
-        if let Domain::Text { bytes_max } = domain
-            && text.len() > bytes_max
-        {
-            return Err(format!("this is {} bytes long", text.len()));
-        }
-        if text.chars().any(char::is_control) {
-            return Err("this has a control character in it".into());
-        }
+        check_text(text, domain)?;
         text.clone_into(self);
         Ok(())
     }
@@ -170,12 +198,60 @@ impl Setting for String {
     }
 
     fn expects(&self, domain: Domain) -> String {
+        let at_most = |bytes_max: usize| format!("text of at most {} bytes", group_digits(bytes_max as u64, ','));
         match domain {
-            Domain::Text { bytes_max } => {
-                format!("text of at most {} bytes without control characters", group_digits(bytes_max as u64, ','))
-            }
+            Domain::Text { bytes_max } => at_most(bytes_max) + " without control characters",
+            Domain::Lines { bytes_max } => at_most(bytes_max) + ", in one line or more",
+            Domain::Name => format!("a name of 1 to {NAME_BYTES_MAX} letters, digits, \"_\", \"-\" and \".\""),
             _ => "text".into(),
         }
+    }
+}
+
+/// A number, or `None` for one that the broker chooses.
+impl Setting for Option<u16> {
+    fn set(&mut self, value: &Value, domain: Domain) -> Result<(), String> {
+        if value.as_str() == Some("auto") {
+            *self = None;
+            return Ok(());
+        }
+        let mut number = 0_u16;
+        number.set(value, domain)?;
+        *self = Some(number);
+        Ok(())
+    }
+
+    fn to_toml(&self, domain: Domain) -> Option<String> {
+        match self {
+            Some(number) => number.to_toml(domain),
+            None => Some("\"auto\"".into()),
+        }
+    }
+
+    fn expects(&self, domain: Domain) -> String {
+        format!("\"auto\" or {}", 0_u16.expects(domain))
+    }
+}
+
+/// A QoS, or `None` for that of the message at hand.
+impl Setting for Option<QoS> {
+    fn set(&mut self, value: &Value, domain: Domain) -> Result<(), String> {
+        if value.as_str() == Some("message") {
+            *self = None;
+            return Ok(());
+        }
+        let mut number = 0_u8;
+        number.set(value, domain)?;
+        *self = Some(QoS::try_from(number).map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    fn to_toml(&self, _: Domain) -> Option<String> {
+        Some(self.map_or("\"message\"".into(), |qos| (qos as u8).to_string()))
+    }
+
+    fn expects(&self, domain: Domain) -> String {
+        format!("\"message\" or {}", 0_u8.expects(domain))
     }
 }
 
@@ -360,6 +436,36 @@ mod tests {
         for text in ["1883", "127.0.0.1", "::1:1883x", "broker.example:1883", "localhost:", "127.0.0.1:70000"] {
             assert!(parse_address(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn names_have_no_character_that_a_topic_or_a_path_would_stumble_over() {
+        for name in ["a", "fleet-2_b.c", &"x".repeat(64)] {
+            assert_eq!(check_text(name, Domain::Name), Ok(()), "{name}");
+        }
+        for name in ["", ".a", "a/b", "a b", "+", "#", "é", "a\n", &"x".repeat(65)] {
+            assert!(check_text(name, Domain::Name).is_err(), "{name}");
+        }
+        assert!(check_text("a\nb\tc", Domain::Lines { bytes_max: 5 }).is_ok());
+        assert!(check_text("a\nb\tc", Domain::Text { bytes_max: 5 }).is_err());
+        assert!(check_text("a\nb\tcd", Domain::Lines { bytes_max: 5 }).is_err());
+        assert!(check_text("a\u{7}", Domain::Lines { bytes_max: 5 }).is_err());
+    }
+
+    #[test]
+    fn a_word_stands_for_a_number_that_is_found_elsewhere() {
+        let qos = Domain::Number { unit: Unit::Count, min: 0, max: 2, zero: None };
+        let mut published = Some(QoS::AtMostOnce);
+        published.set(&Value::from("message"), qos).unwrap();
+        assert_eq!((published, published.to_toml(qos).as_deref()), (None, Some("\"message\"")));
+        published.set(&Value::from(2), qos).unwrap();
+        assert_eq!((published, published.to_toml(qos).as_deref()), (Some(QoS::ExactlyOnce), Some("2")));
+        assert!(published.set(&Value::from(3), qos).is_err() && published.set(&Value::from("auto"), qos).is_err());
+        let mut core = Some(3_u16);
+        core.set(&Value::from("auto"), qos).unwrap();
+        assert_eq!((core, core.to_toml(qos).as_deref()), (None, Some("\"auto\"")));
+        core.set(&Value::from(0), qos).unwrap();
+        assert_eq!((core, core.to_toml(qos).as_deref()), (Some(0), Some("0")));
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub enum Part {
     Text(Template),
     /// The message's MQTT properties that travel with it, as they are on the wire.
     Properties,
+    /// What [`RecordIds`](crate::record::RecordIds) gives for the record.
+    Id,
 }
 
 /// A rule with what is done with its rows.

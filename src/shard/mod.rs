@@ -46,6 +46,7 @@ use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId, SessionId};
 use crate::limits::Limits;
 use crate::message;
+use crate::record::RecordIds;
 use crate::rules::PlannedRule;
 use crate::segments::{SegmentedSlab, SegmentedTable};
 use crate::session::Session;
@@ -178,6 +179,7 @@ impl Shard {
             (other != core).then(|| Peer::new(other, limits.mesh_messages_max, limits.mesh_bytes_max))
         };
         let gates = globals.gates.len();
+        let ids = RecordIds::new(hasher.exact("record ids") ^ u64::from(core.0));
         Self {
             effects: Effects { mesh: (0..cores).map(|_| Vec::new()).collect(), ..Effects::default() },
             counters: Counters::default(),
@@ -200,7 +202,7 @@ impl Shard {
             groups: SharedGroups::default(),
             retained: Retained::new(),
             fanouts: Fanouts::default(),
-            rules: (!rules.is_empty()).then(|| Box::new(Rules::new(rules, node, epoch_us, hasher))),
+            rules: (!rules.is_empty()).then(|| Box::new(Rules::new(rules, node, epoch_us, hasher, ids))),
             sinks: Sinks::new(gates),
             peers: (0..cores).map(peer).collect(),
             unconfirmed: VecDeque::new(),

@@ -7,7 +7,7 @@ use super::publish::{Pending, Publisher};
 use crate::fault::Fault;
 use crate::ids::{ConnectionId, SessionId, TicketId};
 use crate::message::{Message, MessageRef};
-use crate::record::{Parts, Record};
+use crate::record::{Parts, Record, RecordIds};
 use crate::rules::{Action, Failure, Input, Part, PlannedRule, Row, RuleCounts, RuleSet, Source, Tally, Verdict, View};
 use crate::session::drops::DropReason;
 use crate::time::Time;
@@ -34,6 +34,7 @@ pub(super) struct Rules {
     /// Microseconds since 1970-01-01 UTC when the shard's clock showed zero.
     pub(super) epoch_us: i64,
     parts: Parts,
+    ids: RecordIds,
     pub(super) made: Made,
 }
 
@@ -63,10 +64,10 @@ impl Made {
 }
 
 impl Rules {
-    pub(super) fn new(planned: Arc<[PlannedRule]>, node: Box<str>, epoch_us: i64, hasher: Hasher) -> Self {
+    pub(super) fn new(planned: Arc<[PlannedRule]>, node: Box<str>, epoch_us: i64, hasher: Hasher, ids: RecordIds) -> Self {
         let set = RuleSet::new(planned.iter().map(|planned| planned.rule.clone()).collect(), hasher);
         let counts = vec![RuleCounts::default(); planned.len()];
-        Self { set, planned, counts, node, epoch_us, parts: Parts::default(), made: Made::default() }
+        Self { set, planned, counts, node, epoch_us, parts: Parts::default(), ids, made: Made::default() }
     }
 
     /// Microseconds since 1970-01-01 UTC.
@@ -78,12 +79,12 @@ impl Rules {
     fn make(&mut self, key: Option<&TopicKey<'_>>, source: Source, input: Input<'_>, now: Time) {
         self.made.clear();
         let published_at_us = self.unix_us(now);
-        let Self { set, planned, node, parts, made, .. } = self;
+        let Self { set, planned, node, parts, ids, made, .. } = self;
         let input = Input { timestamp_ms: (published_at_us / 1_000) as i64, node, ..input };
         let take = |rule: usize, view: &View<'_>, verdict: Result<Verdict<'_>, Box<Failure>>| {
             let tally = match verdict {
                 Ok(Verdict::Passed(rows)) => {
-                    let mut making = Making { rule: rule as u32, input: &input, view, published_at_us, parts, made };
+                    let mut making = Making { rule: rule as u32, input: &input, view, published_at_us, parts, ids, made };
                     if making.all(&planned[rule].actions, &rows) { Tally::Passed } else { Tally::Failed }
                 }
                 Ok(Verdict::Filtered | Verdict::Nothing) => Tally::NoResult,
@@ -105,6 +106,7 @@ struct Making<'a, 'm, 'v> {
     view: &'a View<'v>,
     published_at_us: u64,
     parts: &'a mut Parts,
+    ids: &'a mut RecordIds,
     made: &'a mut Made,
 }
 
@@ -130,6 +132,10 @@ impl Making<'_, '_, '_> {
                         Part::Text(template) => template.render(row, self.view, self.parts.part()).ok()?,
                         Part::Properties => {
                             self.parts.part().extend_from_slice(self.input.properties.map_or(&[][..], Properties::as_bytes));
+                        }
+                        Part::Id => {
+                            let unix_time_s = (self.published_at_us / 1_000_000) as u32;
+                            self.parts.part().extend_from_slice(&self.ids.next(unix_time_s));
                         }
                     }
                     self.parts.end();

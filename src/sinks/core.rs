@@ -10,7 +10,9 @@
 use super::batches::{self, Attempt, Batches};
 use super::buffer::Buffer;
 use super::file::FileTarget;
+use super::http::Http;
 use super::kafka::Kafka;
+use super::mongodb::Mongodb;
 use super::options::{ActionOptions, Confirm, SinkKind, SinkOptions, SourceOptions};
 use super::sink::{ActionOfSink, Feed, Pass, Sink};
 use super::source::{Source, SourcePass};
@@ -421,7 +423,8 @@ async fn feed(
             return Ok(Feed::Kafka(Box::new(Kafka::open(kafka, &options.buffer, Arc::clone(status), now)?)));
         }
         (None, SinkKind::File(file)) => Arc::new(FileTarget::new(file)),
-        (None, kind) => return Err(format!("{kind:?} is of no kind that there is")),
+        (None, SinkKind::Http(http)) => Arc::new(Http::new(http)?),
+        (None, SinkKind::Mongodb(mongodb)) => Arc::new(Mongodb::new(mongodb)?),
     };
     let attempts = events.clone();
     let tell = Arc::new(move |attempt| attempts.send(Event::Attempt(index, attempt)).is_ok());

@@ -2,7 +2,7 @@
 //! from Kafka. It touches the world and never a shard: rings are all that lies between.
 //!
 //! Where to find what: `core` (the thread and its passes) · `sink` (the life of a record) · `buffer`, `disk` (where it waits) · `target` (what a
-//! sink of batches implements), `batches` (what feeds it), `file` · `kafka`, `kafka_config` (the producer) · `source`,
+//! sink of batches implements), `batches` (what feeds it), `file`, `mongodb`, `http` · `kafka`, `kafka_config` (the producer) · `source`,
 //! `source_topic` (the consumer) · `dead_letter` · `status`, `log_limit` · `options`.
 
 mod batches;
@@ -11,9 +11,11 @@ mod core;
 mod dead_letter;
 mod disk;
 mod file;
+pub mod http;
 mod kafka;
 mod kafka_config;
 mod log_limit;
+pub mod mongodb;
 pub mod options;
 mod sink;
 mod source;

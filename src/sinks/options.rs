@@ -128,7 +128,8 @@ pub enum Sasl {
     ScramSha512,
 }
 
-/// Parts of its records: collection, document as JSON, filter of an upsert as JSON (empty: the document is inserted).
+/// Parts of its records: collection, document as JSON, filter of an upsert as JSON (empty: the document is inserted), the `_id` of a
+/// document that brings none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MongodbOptions {
     /// A connection string.
@@ -136,7 +137,7 @@ pub struct MongodbOptions {
     pub database: String,
     /// Documents are inserted in their order, one batch at a time.
     pub ordered: bool,
-    /// Batches under way at the same time, if not `ordered`.
+    /// Batches under way at the same time, if not `ordered`; 1 where some action has a filter, because the order of upserts counts.
     pub batches_max: u32,
 }
 
