@@ -58,7 +58,8 @@ fn run(flags: &Flags) -> ExitCode {
         Err(error) => return fail(wiring::exit_code(&error), format_args!("corelane: error: {error}")),
     };
     eprint!("{}", boot::screen(&config, &wiring::host_facts(&bound)));
-    match bound.run(Vec::new(), None) {
+    let start_sinks = wiring::start_sinks(&config, &bound);
+    match bound.run(wiring::gates(&config), start_sinks) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(wiring::exit_code(&error), format_args!("corelane: error: {error}")),
     }

@@ -4,10 +4,10 @@ use crate::boot::{Files, HostFacts};
 use crate::cli::exit;
 use crate::config::{Config, Shards};
 use crate::runtime::probe::ProbeError;
-use crate::runtime::{Bound, ListenerOptions, RuntimeError, RuntimeOptions, ShardCount};
+use crate::runtime::{Bound, ListenerOptions, RuntimeError, RuntimeOptions, ShardCount, StartSinks};
 use crate::shard::{Gate, TestDelays};
-use crate::sinks::gate_bytes_max;
 use crate::sinks::options::BufferOptions;
+use crate::sinks::{self, CoreOptions, gate_bytes_max};
 use std::io;
 use std::sync::Arc;
 
@@ -40,6 +40,20 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
         rules: config.rules.iter().cloned().collect(),
         node: node(config),
     }
+}
+
+/// What starts the sink core; `None`: nothing is configured that needs one.
+pub fn start_sinks(config: &Config, bound: &Bound) -> Option<StartSinks> {
+    if config.sinks.is_empty() && config.sources.is_empty() {
+        return None;
+    }
+    let (sinks, actions, sources) = (config.sinks.clone(), config.actions.clone(), config.sources.clone());
+    let cpu = sink_cpu(config, &bound.host.cpus, bound.cpus.len());
+    let limits = Arc::new(config.limits.clone());
+    Some(Box::new(move |end, globals, hasher| {
+        let options = CoreOptions { sinks, actions, sources, globals, hasher, limits, cpu };
+        Ok(Arc::new(sinks::start(end, options)?))
+    }))
 }
 
 /// The room before each sink, by its number.
