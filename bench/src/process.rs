@@ -1,5 +1,6 @@
 //! Memory and CPU of a process, as /proc tells them, and this process's own file limit.
 
+use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::io;
 
@@ -7,6 +8,20 @@ use std::io;
 /// which counts in ticks of 10 ms.
 pub fn cpu_ns(pid: u32) -> io::Result<u64> {
     schedstat(pid, 0).or_else(|_| cpu_ticks_ns(pid))
+}
+
+/// The same by the names of its threads: those of one name together.
+pub fn threads_cpu_ns(pid: u32) -> io::Result<BTreeMap<String, u64>> {
+    let mut threads = BTreeMap::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?.path();
+        // A thread may end while it is looked at.
+        let (Ok(name), Ok(text)) = (read_to_string(task.join("comm")), read_to_string(task.join("schedstat"))) else { continue };
+        let cpu_ns: u64 =
+            text.split_whitespace().next().and_then(|field| field.parse().ok()).ok_or_else(|| malformed("schedstat"))?;
+        *threads.entry(name.trim_end().to_owned()).or_default() += cpu_ns;
+    }
+    Ok(threads)
 }
 
 /// Time that the threads of a process have been ready to run without running, in nanoseconds: others had their core. 0 where the

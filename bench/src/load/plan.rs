@@ -46,6 +46,7 @@ pub struct Group {
 pub struct Publish {
     pub topic: Template,
     pub size: usize,
+    pub json: bool,
     pub qos: u8,
     /// The clients below this index publish.
     pub publishers: u32,
@@ -80,6 +81,7 @@ impl Plan {
                 Some(publish) => Some(Publish {
                     topic: Template::parse(&publish.topic)?,
                     size: publish.size,
+                    json: publish.json,
                     qos: publish.qos,
                     publishers: ((f64::from(count) * publish.share).round() as u32).clamp(1, count),
                     pace: match publish.window {

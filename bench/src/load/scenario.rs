@@ -1,7 +1,7 @@
 //! A scenario: groups of clients, the phases they go through, and what has to hold at the end. Written in TOML; every unknown key
 //! is an error. Numbers are those of the full size; [`Scenario::scaled`] makes it smaller.
 
-use super::stamp::STAMP_BYTES;
+use super::stamp::{JSON_BYTES_MIN, STAMP_BYTES};
 use super::template::Template;
 use serde::Deserialize;
 
@@ -87,6 +87,9 @@ pub struct Publish {
     pub topic: String,
     /// Payload bytes.
     pub size: usize,
+    /// The payload is a JSON object.
+    #[serde(default)]
+    pub json: bool,
     #[serde(default)]
     pub qos: u8,
     /// Part of the group's clients that publish.
@@ -297,6 +300,9 @@ impl Scenario {
             if !(STAMP_BYTES..=SIZE_MAX).contains(&publish.size) {
                 return wrong(&format!("size is {STAMP_BYTES} to {SIZE_MAX} bytes"));
             }
+            if publish.json && publish.size < JSON_BYTES_MIN {
+                return wrong(&format!("size in JSON is at least {JSON_BYTES_MIN} bytes"));
+            }
             if publish.qos > 2 {
                 return wrong("QoS is 0, 1 or 2");
             }
@@ -390,6 +396,7 @@ mod tests {
     fn mistakes_are_named() {
         for (from, to, word) in [
             ("size = 16", "size = 15", "size"),
+            ("size = 16", "size = 16, json = true", "in JSON"),
             ("every_s = 1", "every_s = 1, window = 3", "exclude"),
             ("publish = [\"p\"]", "publish = [\"s\"]", "nothing to publish"),
             ("publish = [\"p\"]", "publish = [\"q\"]", "no group q"),

@@ -1,8 +1,12 @@
 //! What every payload begins with, and what a receiver learns from it: when the message was due, who sent it, and its number, from
-//! which losses, duplicates and order follow.
+//! which losses, duplicates and order follow. It is 16 bytes, or, for receivers that look into payloads, the beginning of a JSON object.
+
+use std::io::Write;
 
 /// Bytes of a stamp; no payload is shorter.
 pub const STAMP_BYTES: usize = 16;
+/// Bytes of the shortest payload in JSON.
+pub const JSON_BYTES_MIN: usize = 89;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
@@ -23,7 +27,31 @@ impl Stamp {
         bytes
     }
 
+    /// Appends a payload of so many bytes, at least [`JSON_BYTES_MIN`]: a JSON object with the stamp and a speed of 0 to 199. Its
+    /// numbers are padded with spaces, so that each has its place whatever it is.
+    pub fn write_json(self, size: usize, into: &mut Vec<u8>) {
+        let Self { due_ns, publisher, sequence } = self;
+        let begin = into.len();
+        let written = write!(
+            into,
+            "{{\"due\":{due_ns:18},\"publisher\":{publisher:7},\"sequence\":{sequence:10},\"speed\":{:3},\"pad\":\"",
+            sequence % 200
+        );
+        debug_assert!(written.is_ok(), "a vector takes what it is given");
+        into.resize((begin + size).max(into.len() + 2) - 2, b'x');
+        into.extend_from_slice(b"\"}");
+    }
+
+    /// Either kind is known by its beginning: 16 bytes that look like the other's would be due after a hundred years.
     pub fn from_payload(payload: &[u8]) -> Option<Self> {
+        if let Some(rest) = payload.strip_prefix(b"{\"due\":") {
+            let number = |from: usize, to: usize| str::from_utf8(rest.get(from..to)?).ok()?.trim_start().parse().ok();
+            return Some(Self {
+                due_ns: number(0, 18)?,
+                publisher: u32::try_from(number(31, 38)?).ok()?,
+                sequence: u32::try_from(number(50, 60)?).ok()?,
+            });
+        }
         let bytes = payload.first_chunk::<STAMP_BYTES>()?;
         let (due, rest) = bytes.split_first_chunk::<8>()?;
         let (publisher, rest) = rest.split_first_chunk::<4>()?;
@@ -96,6 +124,24 @@ mod tests {
         payload.extend([9; 5]);
         assert_eq!(Stamp::from_payload(&payload), Some(stamp));
         assert_eq!(Stamp::from_payload(&payload[..15]), None);
+    }
+
+    #[test]
+    fn a_stamp_in_json_has_the_size_asked_for_and_reads_back() {
+        for (stamp, size) in [
+            (Stamp { due_ns: 0, publisher: 0, sequence: 0 }, JSON_BYTES_MIN),
+            (Stamp { due_ns: 123_456_789_012_345_678, publisher: 9_999_999, sequence: u32::MAX }, 100),
+        ] {
+            let mut payload = b"before".to_vec();
+            stamp.write_json(size, &mut payload);
+            let payload = &payload[6..];
+            assert_eq!(payload.len(), size);
+            assert_eq!(Stamp::from_payload(payload), Some(stamp));
+            let value: serde_json::Value = serde_json::from_slice(payload).unwrap();
+            assert_eq!(value["sequence"], stamp.sequence);
+            assert_eq!(value["speed"], stamp.sequence % 200);
+            assert_eq!(Stamp::from_payload(&payload[..60]), None);
+        }
     }
 
     #[test]

@@ -127,8 +127,12 @@ impl Worker<'_> {
         packets::publish_head(plan.v5, &self.text, publish.qos, id, publish.size, &mut self.out);
         let stamp = Stamp { due_ns, publisher: plan.first + client.index, sequence: client.sequence };
         client.sequence += 1;
-        self.out.extend_from_slice(&stamp.to_bytes());
-        self.out.extend_from_slice(&FILLER[STAMP_BYTES..publish.size]);
+        if publish.json {
+            stamp.write_json(publish.size, &mut self.out);
+        } else {
+            self.out.extend_from_slice(&stamp.to_bytes());
+            self.out.extend_from_slice(&FILLER[STAMP_BYTES..publish.size]);
+        }
         if publish.qos > 0 && matches!(publish.pace, Pace::Open { .. }) {
             self.unanswered.insert((number, id), due_ns);
         }
