@@ -116,6 +116,8 @@ pub struct SourceStatus {
 
 /// Microseconds, to two significant digits, as many as there were since somebody asked.
 type Latencies = Histogram<u32>;
+/// An hour; what takes longer counts as that.
+const LATENCY_MAX_US: u64 = 3_600_000_000;
 
 #[derive(Default)]
 struct ActionStatus {
@@ -174,7 +176,7 @@ impl Status {
                 End::DeadLetter => action.dead_letters += 1,
                 End::DroppedOldest | End::DroppedCorrupt | End::Lost => action.dropped += 1,
             }
-            let new = || Box::new(Latencies::new(2).expect("two digits are between 0 and 5"));
+            let new = || Box::new(Latencies::new_with_bounds(1, LATENCY_MAX_US, 2).expect("two digits are between 0 and 5"));
             action.latency.get_or_insert_with(new).saturating_record(latency_us.max(1));
         }
     }
