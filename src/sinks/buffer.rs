@@ -603,8 +603,7 @@ mod tests {
         buffer.send();
         assert_eq!(buffer.drop_oldest(), None);
         push(&mut buffer, 2..5);
-        let dropped: Vec<u32> =
-            std::iter::from_fn(|| buffer.drop_oldest()).map(|ending| ending.ticket.unwrap().slot).collect();
+        let dropped: Vec<u32> = std::iter::from_fn(|| buffer.drop_oldest()).map(|ending| ending.ticket.unwrap().slot).collect();
         assert_eq!(dropped, [1, 2]);
         assert_eq!(drain(&mut buffer, true), [3, 4]);
         let (mut holding, _) = Buffer::open(&options(None, 1, 0, WhenFull::Hold)).unwrap();
@@ -671,8 +670,7 @@ mod tests {
             buffer.push((number % 3) as u16, numbered(number), false);
             assert!(matches!(buffer.commit(), Commit::Failed(_)));
         }
-        let dropped: Vec<u32> =
-            std::iter::from_fn(|| buffer.drop_oldest()).map(|ending| ending.ticket.unwrap().slot).collect();
+        let dropped: Vec<u32> = std::iter::from_fn(|| buffer.drop_oldest()).map(|ending| ending.ticket.unwrap().slot).collect();
         assert_eq!(dropped, [0, 1, 2]);
         assert_eq!(buffer.take_memory_change(), -3 * bytes_each() as i64);
     }

@@ -117,7 +117,8 @@ pub(super) fn start_with(
                     pin_to_cpu(cpu).map_err(|error| io::Error::new(error.kind(), format!("sink core on CPU {cpu}: {error}")))?;
                 }
                 let mut runtime = tokio::runtime::Builder::new_current_thread();
-                let runtime = runtime.enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).thread_name("sinks-blocking").build()?;
+                let runtime =
+                    runtime.enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).thread_name("sinks-blocking").build()?;
                 runtime.block_on(async {
                     let mut core = Core::open(end, options, actions, status, events, inbox, targets).await?;
                     started.send(Ok(())).ok();
@@ -253,7 +254,10 @@ impl Core {
         inbox: UnboundedReceiver<Event>,
         targets: impl Fn(usize) -> Option<Arc<dyn Target>>,
     ) -> io::Result<Self> {
-        #[expect(deprecated, reason = "its successor is unsafe for descriptors that may be closed; a doorbell keeps its own open")]
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe for descriptors that may be closed; a doorbell keeps its own open"
+        )]
         let bell = AsyncFd::new(Bell(Arc::clone(end.bell())))?;
         let now = Instant::now();
         let mut sinks = Vec::new();
@@ -266,8 +270,9 @@ impl Core {
         }
         let mut sources = Vec::new();
         for (source, status) in options.sources.iter().zip(&status.sources) {
-            let source = Source::open(source, Arc::clone(status), Arc::clone(end.bell()), end.shards(), options.hasher, &options.limits)
-                .map_err(|what| io::Error::new(io::ErrorKind::InvalidInput, format!("source {}: {what}", source.name)))?;
+            let source =
+                Source::open(source, Arc::clone(status), Arc::clone(end.bell()), end.shards(), options.hasher, &options.limits)
+                    .map_err(|what| io::Error::new(io::ErrorKind::InvalidInput, format!("source {}: {what}", source.name)))?;
             sources.push(source);
         }
         let globals = options.globals;

@@ -79,10 +79,11 @@ fn a_queued_record_is_accepted_while_the_server_is_down_and_a_delivered_one_is_n
 #[test]
 fn what_a_batch_did_not_get_through_is_tried_again_before_anything_else() {
     let fake = Fake::default();
-    fake.script.lock().unwrap().reports.push_back(Report {
-        verdicts: vec![Verdict::Delivered, Verdict::Again, Verdict::Again],
-        error: Some("half-way".into()),
-    });
+    fake.script
+        .lock()
+        .unwrap()
+        .reports
+        .push_back(Report { verdicts: vec![Verdict::Delivered, Verdict::Again, Verdict::Again], error: Some("half-way".into()) });
     let mut sink = options("events");
     sink.buffer.batch_records_max = 3;
     let mut world = with_fake(&fake, sink, Confirm::Delivered);

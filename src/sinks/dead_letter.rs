@@ -72,7 +72,10 @@ impl DeadLetters {
             match written {
                 Ok(()) => tracing::warn!(sink, "{letters} records were refused and written to {path}; the last: {reason}"),
                 Err(error) => {
-                    tracing::error!(sink, "{letters} records were refused and not written to {path}: {error}; the last: {reason}");
+                    tracing::error!(
+                        sink,
+                        "{letters} records were refused and not written to {path}: {error}; the last: {reason}"
+                    );
                 }
             }
         }

@@ -461,7 +461,8 @@ impl Checkpoint {
         read_at(&file, 0, 2 * PLACE_BYTES, &mut bytes)?;
         let number = |place: &[u8]| {
             let (number, crc) = place.split_at_checked(8)?;
-            (crc.len() == 4 && crc32fast::hash(number).to_le_bytes() == crc).then(|| u64::from_le_bytes(number.try_into().ok()?).into())
+            (crc.len() == 4 && crc32fast::hash(number).to_le_bytes() == crc)
+                .then(|| u64::from_le_bytes(number.try_into().ok()?).into())
         };
         let mut numbers = bytes.chunks(PLACE_BYTES).map(|place| number(place).flatten());
         let (first, second): (Option<u64>, Option<u64>) = (numbers.next().flatten(), numbers.next().flatten());

@@ -53,7 +53,9 @@ impl Target for FileTarget {
                 .collect();
             let (path, open) = (self.path.clone(), Arc::clone(&self.open));
             let write = move || match &path {
-                None => write_counted(&mut io::stdout().lock(), &mut lock(&open).torn, &lines).map_err(|(n, e)| (n, e.to_string())),
+                None => {
+                    write_counted(&mut io::stdout().lock(), &mut lock(&open).torn, &lines).map_err(|(n, e)| (n, e.to_string()))
+                }
                 Some(path) => {
                     let open = &mut *lock(&open);
                     let result = current(&mut open.file, path).map_err(|error| (0, error));

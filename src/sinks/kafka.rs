@@ -119,6 +119,7 @@ impl Kafka {
         let had_trouble = context.trouble.load(Relaxed);
         let mut batch_refused = 0;
         let mut anew = is_fatal;
+        let mut unknown = None;
         let mut delivered = false;
         for (number, error) in self.reports.drain(..) {
             let Some(code) = error else {
@@ -127,10 +128,7 @@ impl Kafka {
                 continue;
             };
             match Failure::of(code) {
-                Failure::Topic if had_trouble => {
-                    anew = true;
-                    self.status.connection.fail(&format!("{code}; asking again"));
-                }
+                Failure::Topic if had_trouble => unknown = Some(code),
                 Failure::Batch if self.group_sent != 1 => {
                     batch_refused += 1;
                     self.status.connection.fail(&format!("a batch was refused: {code}"));
@@ -164,8 +162,10 @@ impl Kafka {
             // The smaller groups pass; sizes grow until the next is refused, or all are as before.
             self.group = Some(2 * group).filter(|group| *group < GROUP_MAX);
         }
-        if anew {
-            // What ended in this poll has to leave the buffer first.
+        // Those in flight are sent again once what ended in this poll has left the buffer.
+        if let Some(code) = unknown {
+            self.ask_again(code, now);
+        } else if anew {
             self.resume_at = Some(now + AGAIN_AFTER);
             self.discard();
         }
@@ -223,6 +223,15 @@ impl Kafka {
                     again = true;
                     break;
                 }
+                Sent::UnknownTopic(code) if !producer.client().context().trouble.load(Relaxed) => {
+                    out.push(Report::FrontRefused(code.to_string()));
+                    again = true;
+                    break;
+                }
+                Sent::UnknownTopic(code) => {
+                    self.ask_again(code, now);
+                    break;
+                }
                 Sent::Failed(code) => {
                     self.status.connection.fail(&code.to_string());
                     self.resume_at = Some(now + AGAIN_AFTER);
@@ -250,6 +259,13 @@ impl Kafka {
         };
         let poll_at = self.polled_at + interval;
         self.resume_at.filter(|_| buffer.in_flight() == 0).map_or(poll_at, |at| at.min(poll_at))
+    }
+
+    /// Kafka may not yet have loaded a topic after trouble: a producer made anew asks for it anew.
+    fn ask_again(&mut self, code: RDKafkaErrorCode, now: Instant) {
+        self.status.connection.fail(&format!("{code}; asking again"));
+        self.resume_at = Some(now + AGAIN_AFTER);
+        self.discard();
     }
 
     /// Lets go of librdkafka with all that it has. Its end may take a while, which another thread spends.
@@ -284,6 +300,7 @@ enum Sent {
     InFlight,
     Full,
     Refused(String),
+    UnknownTopic(RDKafkaErrorCode),
     Failed(RDKafkaErrorCode),
 }
 
@@ -307,8 +324,9 @@ fn send(producer: &BaseProducer<Context>, number: u64, record: &Record) -> Sent 
         Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => Sent::Full,
         Err((KafkaError::MessageProduction(code), _)) => match Failure::of(code) {
             Failure::Passing => Sent::Failed(code),
+            Failure::Topic => Sent::UnknownTopic(code),
             // librdkafka looks at this record alone.
-            Failure::Topic | Failure::Authorization | Failure::Batch => Sent::Refused(code.to_string()),
+            Failure::Authorization | Failure::Batch => Sent::Refused(code.to_string()),
         },
         Err((error, _)) => Sent::Refused(error.to_string()),
     }

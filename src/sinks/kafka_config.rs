@@ -117,8 +117,7 @@ fn common(kafka: &KafkaOptions) -> Result<ClientConfig, String> {
     if kafka.tls {
         let authorities = if kafka.tls_ca_path.is_empty() { "probe" } else { &kafka.tls_ca_path };
         config.set("ssl.ca.location", authorities);
-        for (name, path) in
-            [("ssl.certificate.location", &kafka.tls_certificate_path), ("ssl.key.location", &kafka.tls_key_path)]
+        for (name, path) in [("ssl.certificate.location", &kafka.tls_certificate_path), ("ssl.key.location", &kafka.tls_key_path)]
         {
             if !path.is_empty() {
                 config.set(name, path);
@@ -251,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_consumer_commits_what_was_stored_and_nothing_else() {
-        let config = consumer(&SourceOptions { group: "fleet".into(), from_beginning: true, ..SourceOptions::default() }).unwrap();
+        let config =
+            consumer(&SourceOptions { group: "fleet".into(), from_beginning: true, ..SourceOptions::default() }).unwrap();
         let of = |name| config.get(name).unwrap();
         assert_eq!([of("group.id"), of("auto.offset.reset"), of("enable.auto.offset.store")], ["fleet", "earliest", "false"]);
         let config = consumer(&SourceOptions::default()).unwrap();

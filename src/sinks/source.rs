@@ -99,7 +99,8 @@ impl Source {
         hasher: Hasher,
         limits: &Limits,
     ) -> Result<Self, String> {
-        let template = Template::parse(&options.mqtt_topic).map_err(|what| format!("mqtt_topic {:?}: {what}", options.mqtt_topic))?;
+        let template =
+            Template::parse(&options.mqtt_topic).map_err(|what| format!("mqtt_topic {:?}: {what}", options.mqtt_topic))?;
         let qos = match options.qos {
             0 => QoS::AtMostOnce,
             1 => QoS::AtLeastOnce,
@@ -181,8 +182,7 @@ impl Source {
             drop(consumer);
             closed.send(()).ok();
         };
-        if std::thread::Builder::new().name("kafka-end".to_owned()).spawn(end).is_ok()
-            && closing.recv_timeout(CLOSE_MAX).is_err()
+        if std::thread::Builder::new().name("kafka-end".to_owned()).spawn(end).is_ok() && closing.recv_timeout(CLOSE_MAX).is_err()
         {
             tracing::warn!(source = self.status.name, "Kafka did not answer; records may be published again");
         }
@@ -313,10 +313,7 @@ impl Source {
                 self.status.skipped.add(1);
                 if let Some(records) = self.skipped_log.count(1, pass.now) {
                     let source = &self.status.name;
-                    tracing::warn!(
-                        source,
-                        "{records} records were skipped; the last, {topic} [{number}] at {offset}: {reason}"
-                    );
+                    tracing::warn!(source, "{records} records were skipped; the last, {topic} [{number}] at {offset}: {reason}");
                 }
             }
         }
@@ -354,9 +351,10 @@ impl Source {
     }
 
     fn of_assignment(&self, change: impl Fn(&BaseConsumer<Context>, &TopicPartitionList) -> KafkaResult<()>) {
-        let changed = self.consumer.assignment().and_then(|assignment| {
-            if assignment.count() == 0 { Ok(()) } else { change(&self.consumer, &assignment) }
-        });
+        let changed = self
+            .consumer
+            .assignment()
+            .and_then(|assignment| if assignment.count() == 0 { Ok(()) } else { change(&self.consumer, &assignment) });
         if let Err(error) = changed {
             self.status.connection.fail(&error.to_string());
         }

@@ -31,7 +31,8 @@ impl Template {
         let mut rest = text;
         while let Some((before, behind)) = rest.split_once("${") {
             let at = text[..text.len() - rest.len() + before.len()].chars().count() + 1;
-            let (name, after) = behind.split_once('}').ok_or_else(|| format!("at character {at}: `${{` is not closed with `}}`"))?;
+            let (name, after) =
+                behind.split_once('}').ok_or_else(|| format!("at character {at}: `${{` is not closed with `}}`"))?;
             if !before.is_empty() {
                 pieces.push(Piece::Text(before.into()));
             }

@@ -230,8 +230,8 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shard::WhenFull;
     use crate::shard::Gate;
+    use crate::shard::WhenFull;
     use std::collections::HashMap;
 
     #[test]
