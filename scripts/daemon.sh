@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # Sourced by kafka.sh and mongo.sh: one server in the background, known by a directory that holds its pid, its log and its data.
 # The caller sets: name (for people), state (the directory), port.
 

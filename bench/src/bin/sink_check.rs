@@ -34,6 +34,8 @@ enum Command {
         #[arg(long, default_value_t = 4)]
         partitions: i32,
     },
+    /// Be a Kafka of librdkafka's (its mock cluster) until standard input ends; prints its address, `down` and `up` are an outage
+    Mock,
     /// Produce to Kafka from memory with a plain producer: the limit of a sink with the same settings
     Produce {
         #[command(flatten)]
@@ -50,8 +52,8 @@ enum Command {
         publishers: u32,
         #[arg(long, default_value = "vehicle-{i}", value_parser = Template::parse)]
         key: Template,
-        /// Settings of librdkafka
-        #[arg(short = 'X', value_parser = parse_property, default_values = ["compression.type=lz4", "linger.ms=5", "acks=all", "enable.idempotence=true"])]
+        /// Settings of librdkafka, in place of those that a sink has by default
+        #[arg(short = 'X', value_parser = parse_property, default_values = SINK_DEFAULTS)]
         property: Vec<(String, String)>,
     },
     /// Insert into MongoDB with the plain driver as fast as the server takes it
@@ -82,9 +84,12 @@ enum Command {
         /// Messages found twice are no fault
         #[arg(long)]
         duplicates: bool,
-        /// Kafka: go on reading until what is expected was found, or nothing came for so many seconds; times are those of arrivals here
+        /// Kafka: go on reading until what is expected was found, or nothing came for so many seconds
         #[arg(long, requires = "expect")]
         follow_s: Option<f64>,
+        /// Kafka: times are those of arrivals here, not those at which Kafka appended
+        #[arg(long)]
+        arrivals: bool,
     },
     /// Publish with QoS 1 from clients that outlive their broker, and write down what was acknowledged
     Publish {
@@ -103,6 +108,9 @@ enum Command {
         window: u32,
         #[arg(long, default_value_t = 30.0)]
         seconds: f64,
+        /// Publishing ends as soon as there is such a file
+        #[arg(long)]
+        until_file: Option<PathBuf>,
         /// Longest wait for missing acknowledgements at the end
         #[arg(long, default_value_t = 60.0)]
         drain_s: f64,
@@ -129,6 +137,17 @@ enum Command {
         acknowledged: PathBuf,
     },
 }
+
+/// What the broker's Kafka sink sets unless it is told otherwise.
+const SINK_DEFAULTS: [&str; 7] = [
+    "compression.type=lz4",
+    "acks=all",
+    "enable.idempotence=true",
+    "partitioner=murmur2_random",
+    "linger.ms=5",
+    "batch.num.messages=10000",
+    "batch.size=1048576",
+];
 
 #[derive(Args)]
 struct Place {
@@ -161,11 +180,12 @@ impl Place {
         if self.into == into { Ok(self.server()) } else { Err(wrong) }
     }
 
-    fn read(&self, key: Option<Template>, follow: Option<(u64, Duration)>) -> Result<Found, String> {
+    fn read(&self, key: Option<Template>, follow: Option<(u64, Duration)>, arrivals: bool) -> Result<Found, String> {
         let mut found = Found::default();
         match self.into {
             Sink::Kafka => {
-                kafka::read(self.server(), &kafka::Reading { topic: self.name.clone(), key, follow }, &mut found)?;
+                let reading = kafka::Reading { topic: self.name.clone(), key, follow, arrivals };
+                kafka::read(self.server(), &reading, &mut found)?;
             }
             Sink::Mongodb => mongodb::read(self.server(), &self.name, &mut found)?,
         }
@@ -213,6 +233,10 @@ fn run(command: Command) -> Result<bool, String> {
             kafka::create(place.only(Sink::Kafka)?, &place.name, partitions)?;
             Ok(true)
         }
+        Command::Mock => {
+            kafka::mock(std::io::stdin().lines())?;
+            Ok(true)
+        }
         Command::Produce { place, payload, messages, rate, publishers, key, property } => {
             payload.check()?;
             let feed = kafka::Feed {
@@ -235,8 +259,8 @@ fn run(command: Command) -> Result<bool, String> {
             println!("{inserted}");
             Ok(inserted.documents > 0)
         }
-        Command::Verify { place, expect, key, duplicates, follow_s } => {
-            let found = place.read(key, expect.zip(follow_s.map(Duration::from_secs_f64)))?;
+        Command::Verify { place, expect, key, duplicates, follow_s, arrivals } => {
+            let found = place.read(key, expect.zip(follow_s.map(Duration::from_secs_f64)), arrivals)?;
             if let Some(times) = Percentiles::of(&found.times) {
                 let [p50, p99, max] = [times.p50_ms, times.p99_ms, times.max_ms].map(significant);
                 println!("end to end: p50 {p50} ms, p99 {p99}, max {max}");
@@ -253,6 +277,7 @@ fn run(command: Command) -> Result<bool, String> {
             rate,
             window,
             seconds,
+            until_file,
             drain_s,
             keep_alive_s,
             payload,
@@ -269,6 +294,7 @@ fn run(command: Command) -> Result<bool, String> {
                 connect_rate,
                 rate,
                 seconds,
+                until_file,
                 drain_s,
                 window,
                 size: payload.size,
@@ -285,7 +311,7 @@ fn run(command: Command) -> Result<bool, String> {
         }
         Command::Check { place, acknowledged } => {
             let lines = acknowledged::read(&acknowledged)?;
-            let found = place.read(None, None)?;
+            let found = place.read(None, None, false)?;
             let comparison = acknowledged::compare(&lines, &found);
             println!(
                 "acknowledged {}, found {}, missing {}, duplicates {}, found without acknowledgement {}",

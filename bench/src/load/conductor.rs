@@ -9,6 +9,7 @@ use super::slab::{self, SlabCost};
 use super::socket::{self, now_ns};
 use super::worker::Worker;
 use crate::process;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -126,6 +127,18 @@ struct Moment {
     at_ns: u64,
     totals: Totals,
     cpu_ns: Option<u64>,
+    threads_cpu_ns: BTreeMap<String, u64>,
+}
+
+impl Moment {
+    /// CPU seconds since an earlier moment by the names of threads.
+    fn threads_cpu_s(&self, before: &Moment) -> BTreeMap<String, f64> {
+        let since = |(name, &ns): (&String, &u64)| {
+            let before_ns = before.threads_cpu_ns.get(name).copied().unwrap_or(0);
+            (name.clone(), ns.saturating_sub(before_ns) as f64 / 1e9)
+        };
+        self.threads_cpu_ns.iter().map(since).collect()
+    }
 }
 
 struct Conductor<'a> {
@@ -142,7 +155,7 @@ struct Conductor<'a> {
 
 impl<'a> Conductor<'a> {
     fn new(scenario: &'a Scenario, settings: &'a Settings, plan: &'a Plan, control: &'a Control) -> Self {
-        let last = Moment { at_ns: now_ns(), totals: Totals::default(), cpu_ns: None };
+        let last = Moment { at_ns: now_ns(), totals: Totals::default(), cpu_ns: None, threads_cpu_ns: BTreeMap::new() };
         let (began_ns, terminal) = (last.at_ns, std::io::stderr().is_terminal());
         let samples = Vec::with_capacity(4096);
         Self { scenario, settings, plan, control, began_ns, samples, last, phase: String::new(), terminal }
@@ -227,7 +240,8 @@ impl<'a> Conductor<'a> {
 
     fn moment(&self) -> Moment {
         let cpu_ns = self.settings.broker_pid.and_then(|pid| process::cpu_ns(pid).ok());
-        Moment { at_ns: now_ns(), totals: self.totals(), cpu_ns }
+        let threads_cpu_ns = self.settings.broker_pid.and_then(|pid| process::threads_cpu_ns(pid).ok()).unwrap_or_default();
+        Moment { at_ns: now_ns(), totals: self.totals(), cpu_ns, threads_cpu_ns }
     }
 
     fn mask(&self, names: &[String]) -> u64 {
@@ -287,6 +301,7 @@ impl<'a> Conductor<'a> {
             wanted: after.totals.since(&before.totals, Count::Wanted),
             received: after.totals.since(&before.totals, Count::Received),
             broker_cpu_s: after.cpu_ns.zip(before.cpu_ns).map(|(after, before)| after.saturating_sub(before) as f64 / 1e9),
+            broker_threads_cpu_s: after.threads_cpu_s(&before),
             resident_bytes: self.settings.broker_pid.and_then(|pid| process::resident_bytes(pid).ok()),
             delivery: None,
             response: None,

@@ -3,6 +3,7 @@
 use super::slab::SlabCost;
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 #[derive(Serialize, Debug)]
@@ -72,6 +73,8 @@ pub struct PhaseReport {
     pub wanted: u64,
     pub received: u64,
     pub broker_cpu_s: Option<f64>,
+    /// The same by the names of its threads.
+    pub broker_threads_cpu_s: BTreeMap<String, f64>,
     pub resident_bytes: Option<u64>,
     pub delivery: Option<Percentiles>,
     pub response: Option<Percentiles>,

@@ -12,6 +12,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Message};
+use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientContext, Offset, Timestamp, TopicPartitionList};
@@ -33,6 +34,24 @@ pub fn create(brokers: &str, topic: &str, partitions: i32) -> Result<(), String>
     let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
     let results = runtime.block_on(client.create_topics([&new], &options)).map_err(|error| told(error.to_string()))?;
     results.into_iter().try_for_each(|result| result.map(|_| ()).map_err(|(_, code)| told(code.to_string())))
+}
+
+/// A cluster of librdkafka's in this process until `commands` end: a line `down` or `up` is an outage, which keeps the records. Its
+/// address, and then each command once it is done, is a line on standard output.
+pub fn mock(commands: impl Iterator<Item = std::io::Result<String>>) -> Result<(), String> {
+    let cluster = MockCluster::new(1).map_err(|error| error.to_string())?;
+    println!("{}", cluster.bootstrap_servers());
+    for command in commands {
+        let command = command.map_err(|error| error.to_string())?;
+        match command.as_str() {
+            "down" => cluster.broker_down(1),
+            "up" => cluster.broker_up(1),
+            _ => return Err(format!("{command:?} is neither down nor up")),
+        }
+        .map_err(|error| error.to_string())?;
+        println!("{command}");
+    }
+    Ok(())
 }
 
 fn config(brokers: &str) -> ClientConfig {
@@ -173,9 +192,10 @@ pub struct Reading {
     pub topic: String,
     /// What the keys have to be, if they are looked at.
     pub key: Option<Template>,
-    /// Goes on past the end that the topic has now, until so many distinct messages were found or nothing came for so long. The times are
-    /// then those of the arrivals here, else those at which Kafka appended.
+    /// Goes on past the end that the topic has now, until so many distinct messages were found or nothing came for so long.
     pub follow: Option<(u64, Duration)>,
+    /// Times are those of the arrivals here, not those at which Kafka appended.
+    pub arrivals: bool,
 }
 
 /// Reads a topic from its begin.
@@ -188,22 +208,23 @@ pub fn read(brokers: &str, reading: &Reading, found: &mut Found) -> Result<(), S
         .set("enable.partition.eof", "false")
         .create()
         .map_err(told)?;
-    let metadata = consumer.fetch_metadata(Some(&reading.topic), PATIENCE).map_err(told)?;
-    let partitions: Vec<i32> =
-        metadata.topics().iter().flat_map(|topic| topic.partitions()).map(|partition| partition.id()).collect();
-    if partitions.is_empty() {
+    // A Kafka that has just been started needs a moment until every partition has its leader.
+    let deadline_ns = now_ns() + PATIENCE.as_nanos() as u64;
+    let mut ends = loop {
+        match ends(&consumer, &reading.topic) {
+            Ok(ends) => break ends,
+            Err(error) if now_ns() > deadline_ns => return Err(told(error)),
+            Err(_) => std::thread::sleep(Duration::from_millis(200)),
+        }
+    };
+    if ends.is_empty() {
         return Err(format!("{brokers} has no topic {}", reading.topic));
     }
     let mut list = TopicPartitionList::new();
-    // The partitions that have not been read to their ends, and these ends.
-    let mut ends = BTreeMap::new();
-    for &partition in &partitions {
+    for &partition in ends.keys() {
         list.add_partition_offset(&reading.topic, partition, Offset::Beginning).map_err(told)?;
-        let (low, high) = consumer.fetch_watermarks(&reading.topic, partition, PATIENCE).map_err(told)?;
-        if low < high {
-            ends.insert(partition, high);
-        }
     }
+    ends.retain(|_, (low, high)| low < high);
     consumer.assign(&list).map_err(told)?;
     let realtime_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?.as_nanos() as i128;
     let clock_ns = realtime_ns - i128::from(now_ns());
@@ -222,7 +243,7 @@ pub fn read(brokers: &str, reading: &Reading, found: &mut Found) -> Result<(), S
         let message = message.map_err(told)?;
         last_ns = now_ns();
         if let Some(stamp) = found.note_payload(message.payload().unwrap_or_default(), message.partition()) {
-            let had_ns = if reading.follow.is_some() { Some(last_ns) } else { appended_ns(&message, clock_ns) };
+            let had_ns = if reading.arrivals { Some(last_ns) } else { appended_ns(&message, clock_ns) };
             if let Some(had_ns) = had_ns {
                 record(&mut found.times, had_ns.saturating_sub(stamp.due_ns));
             }
@@ -232,10 +253,17 @@ pub fn read(brokers: &str, reading: &Reading, found: &mut Found) -> Result<(), S
                 found.wrong_keys += u64::from(message.key() != Some(&key));
             }
         }
-        if ends.get(&message.partition()).is_some_and(|&end| message.offset() + 1 >= end) {
+        if ends.get(&message.partition()).is_some_and(|&(_, end)| message.offset() + 1 >= end) {
             ends.remove(&message.partition());
         }
     }
+}
+
+/// The offsets at which each partition of a topic begins and ends.
+fn ends(consumer: &BaseConsumer, topic: &str) -> Result<BTreeMap<i32, (i64, i64)>, KafkaError> {
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
+    let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions()).map(|partition| partition.id());
+    partitions.map(|partition| Ok((partition, consumer.fetch_watermarks(topic, partition, PATIENCE)?))).collect()
 }
 
 /// When Kafka appended a record, on the monotonic clock, if its topic keeps that time. It is kept in milliseconds.

@@ -16,6 +16,7 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub struct Settings {
@@ -27,6 +28,8 @@ pub struct Settings {
     pub rate: f64,
     /// How long messages are published, from when all clients are connected.
     pub seconds: f64,
+    /// Publishing ends earlier, as soon as there is such a file.
+    pub until_file: Option<PathBuf>,
     /// Longest wait for the acknowledgements that are still missing then.
     pub drain_s: f64,
     /// Unacknowledged messages of a client, at most. One that is due beyond that is skipped and counted.
@@ -199,6 +202,7 @@ impl<'a> Fleet<'a> {
         let (mut connects, mut messages) = (0u32, 0u64);
         // Once all clients are connected: since when messages are published.
         let mut from_ns = None;
+        let mut until_ns = u64::MAX;
         let (mut sweep_ns, mut progress_ns) = (began_ns, began_ns + SECOND_NS);
         loop {
             self.now_ns = now_ns();
@@ -219,7 +223,10 @@ impl<'a> Fleet<'a> {
             }
             let mut next_ns = self.now_ns + SLEEP.as_nanos() as u64;
             match from_ns {
-                None if self.totals.up == u64::from(settings.clients) => from_ns = Some(self.now_ns),
+                None if self.totals.up == u64::from(settings.clients) => {
+                    from_ns = Some(self.now_ns);
+                    until_ns = self.now_ns + (settings.seconds * 1e9) as u64;
+                }
                 None if self.now_ns > give_up_ns => {
                     return Err(io::Error::other(format!(
                         "only {} of {} clients are connected",
@@ -228,7 +235,6 @@ impl<'a> Fleet<'a> {
                 }
                 None => {}
                 Some(from_ns) => {
-                    let until_ns = from_ns + (settings.seconds * 1e9) as u64;
                     let due_ns = |number: u64| from_ns + (number as f64 * publish_ns) as u64;
                     let mut budget = BUDGET;
                     while budget > 0 && due_ns(messages) <= self.now_ns.min(until_ns) && publish_ns > 0.0 {
@@ -239,13 +245,16 @@ impl<'a> Fleet<'a> {
                     next_ns = next_ns.min(due_ns(messages));
                     let drained = self.totals.acknowledged == self.totals.sent;
                     if self.now_ns > until_ns && (drained || self.now_ns > until_ns + (settings.drain_s * 1e9) as u64) {
-                        return Ok(self.finish(began_ns, from_ns));
+                        return Ok(self.finish(began_ns, from_ns, until_ns));
                     }
                 }
             }
             if self.now_ns >= sweep_ns {
                 sweep_ns = self.now_ns + SWEEP_NS;
                 self.sweep();
+                if settings.until_file.as_ref().is_some_and(|path| path.exists()) {
+                    until_ns = until_ns.min(self.now_ns);
+                }
             }
             if settings.progress && self.now_ns >= progress_ns {
                 progress_ns += SECOND_NS;
@@ -258,7 +267,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    fn finish(mut self, began_ns: u64, from_ns: u64) -> Outcome {
+    fn finish(mut self, began_ns: u64, from_ns: u64, until_ns: u64) -> Outcome {
         for number in 0..self.settings.clients {
             self.out.clear();
             self.out.extend_from_slice(&crate::mqtt::DISCONNECT);
@@ -270,7 +279,7 @@ impl<'a> Fleet<'a> {
             acknowledged: self.clients.into_iter().map(|client| client.acknowledged).collect(),
             totals: self.totals,
             connected_after_s: (from_ns - began_ns) as f64 / 1e9,
-            seconds: self.settings.seconds,
+            seconds: (until_ns - from_ns) as f64 / 1e9,
             response: self.response,
             ping: self.ping,
         }
@@ -520,6 +529,7 @@ mod tests {
             connect_rate: 0.0,
             rate: 1000.0,
             seconds: 0.1,
+            until_file: None,
             drain_s: 5.0,
             window: 4,
             size: 16,
