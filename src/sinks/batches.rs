@@ -33,12 +33,14 @@ pub struct Batches {
     under_way: usize,
     /// Since when the oldest waiting record does.
     waiting_since: Option<Instant>,
+    /// Batches that are not through hold up the window; when one is, there is a pass.
+    is_held_up: bool,
 }
 
 impl Batches {
     pub fn new(target: Arc<dyn Target>, linger: Duration, records_max: usize, bytes_max: u64, tell: Tell) -> Self {
         let records_max = records_max.min(target.records_max()).max(1);
-        Self { target, tell, linger, records_max, bytes_max, under_way: 0, waiting_since: None }
+        Self { target, tell, linger, records_max, bytes_max, under_way: 0, waiting_since: None, is_held_up: false }
     }
 
     /// Starts what batches are due; on the sink core's runtime.
@@ -49,7 +51,12 @@ impl Batches {
         }
         let mut since = *self.waiting_since.get_or_insert(now);
         let batches_max = self.target.batches_max().max(1);
-        while self.under_way < batches_max && !buffer.is_window_full(batches_max.saturating_mul(self.records_max)) {
+        loop {
+            self.is_held_up =
+                self.under_way == batches_max || buffer.is_window_full(batches_max.saturating_mul(self.records_max));
+            if self.is_held_up {
+                break;
+            }
             let is_full = buffer.waiting() >= self.records_max || buffer.waiting_bytes() >= self.bytes_max;
             if buffer.waiting() == 0 || !(is_full || flush || now >= since + self.linger) {
                 break;
@@ -62,8 +69,7 @@ impl Batches {
 
     /// When [`Batches::feed`] has something to do though nothing comes.
     pub fn due_at(&self) -> Option<Instant> {
-        let may_start = self.under_way < self.target.batches_max().max(1);
-        self.waiting_since.filter(|_| may_start).map(|since| since + self.linger)
+        self.waiting_since.filter(|_| !self.is_held_up).map(|since| since + self.linger)
     }
 
     /// An attempt has been told.

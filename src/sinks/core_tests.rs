@@ -166,6 +166,25 @@ fn batches_of_a_parallel_target_are_under_way_at_the_same_time() {
 }
 
 #[test]
+fn a_record_that_does_not_get_through_holds_up_others_only_when_they_are_many_and_costs_nothing_meanwhile() {
+    let fake = Fake { batches_max: 2, records_max: 1, ..Fake::default() };
+    fake.script.lock().unwrap().stuck = Some(b"000000".to_vec());
+    let mut world = with_fake(&fake, options("events"), Confirm::Delivered);
+    world.push(0, 0, 0..100);
+    // The window is four times what may be in flight.
+    let first = world.answers(0, 7);
+    assert_eq!(first, (1..8).map(|number| (number, Outcome::Accepted)).collect::<Vec<_>>());
+    let before = world.thread_ticks();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(world.answers_now(0).is_empty());
+    let ticks = world.thread_ticks() - before;
+    assert!(ticks <= 1, "{ticks} ticks in a second of waiting");
+    fake.script.lock().unwrap().stuck = None;
+    assert_eq!(world.answers(0, 93).len(), 93);
+    world.assert_nothing_held();
+}
+
+#[test]
 fn one_sink_that_is_down_does_not_hold_up_another() {
     let (down, up) = (Fake::default(), Fake::default());
     down.script.lock().unwrap().down = Some("refused".into());

@@ -252,11 +252,6 @@ impl Disk {
         self.checkpoint.number
     }
 
-    /// The number of the next record to be appended.
-    pub fn next(&self) -> u64 {
-        self.next
-    }
-
     /// The number of the first record that is not in memory; that of the next record if there is none.
     pub fn first_unread(&self) -> u64 {
         let unread = self.segments.iter().find(|segment| segment.unread > 0);
@@ -531,7 +526,7 @@ mod tests {
         let (mut disk, found) = Disk::open(&directory.path("")).unwrap();
         let bytes = (13..20).map(|number| numbered(number).bytes()).sum();
         assert_eq!(found, Found { records: 7, bytes, corrupt: vec![] });
-        assert_eq!((disk.first_unread(), disk.next()), (13, 20));
+        assert_eq!((disk.first_unread(), disk.next), (13, 20));
         append(&mut disk, 20..22);
         assert_eq!(read_all(&mut disk), ((13..22).collect(), vec![]));
         assert_eq!(disk.first_unread(), 22);
@@ -539,7 +534,7 @@ mod tests {
         disk.set_checkpoint(22).unwrap();
         drop(disk);
         let (disk, found) = Disk::open(&directory.path("")).unwrap();
-        assert_eq!((found, disk.next(), disk.bytes()), (Found::default(), 22, 0));
+        assert_eq!((found, disk.next, disk.bytes()), (Found::default(), 22, 0));
         assert!(segments(&directory).is_empty());
     }
 
@@ -625,7 +620,7 @@ mod tests {
         bytes[12] ^= 0x55;
         fs::write(&only, &bytes).unwrap();
         let (disk, found) = Disk::open(&directory.path("")).unwrap();
-        assert_eq!((found.records, found.corrupt.len(), disk.next()), (0, 1, 0));
+        assert_eq!((found.records, found.corrupt.len(), disk.next), (0, 1, 0));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::options::SinkOptions;
 use super::status::{End, Ended, SinkStatus};
 use crate::record::{ActionId, Outcome, Record};
 use crate::runtime::sink_link::SinkEnd;
-use crate::shard::Globals;
+use crate::shard::{Gate, Globals};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -225,12 +225,9 @@ impl Sink {
         }
         let gate = &pass.globals.gates[self.index];
         match self.buffer.commit() {
-            Commit::Nothing => {}
+            Commit::Nothing => self.on_disk_usable(gate),
             Commit::Done => {
-                if self.disk_again_at.take().is_some() {
-                    gate.set_closed(false);
-                    tracing::info!(sink = self.status.name, "the disk buffer can be written again");
-                }
+                self.on_disk_usable(gate);
                 for (shard, ticket) in self.buffer.take_queued() {
                     pass.end.answer(usize::from(shard), ticket, Outcome::Accepted);
                 }
@@ -271,6 +268,13 @@ impl Sink {
                 self.disk_again_at.get_or_insert(now + DISK_AGAIN_AFTER);
                 false
             }
+        }
+    }
+
+    fn on_disk_usable(&mut self, gate: &Gate) {
+        if self.disk_again_at.take().is_some() {
+            gate.set_closed(false);
+            tracing::info!(sink = self.status.name, "the disk buffer is tried again");
         }
     }
 

@@ -18,8 +18,6 @@ pub enum End {
     DroppedOldest,
     /// It could not be read from the disk buffer any more.
     DroppedCorrupt,
-    /// The broker ended and it was in memory only.
-    Lost,
 }
 
 /// A number that one thread counts and others read.
@@ -86,6 +84,7 @@ pub struct SinkStatus {
     pub dead_letters_unwritten: Count,
     pub dropped_oldest: Count,
     pub dropped_corrupt: Count,
+    /// The broker ended and they were in memory only.
     pub lost: Count,
 }
 
@@ -96,7 +95,6 @@ impl SinkStatus {
             End::DeadLetter => &self.dead_letters,
             End::DroppedOldest => &self.dropped_oldest,
             End::DroppedCorrupt => &self.dropped_corrupt,
-            End::Lost => &self.lost,
         };
         count.add(1);
     }
@@ -174,7 +172,7 @@ impl Status {
             match end {
                 End::Delivered => action.delivered += 1,
                 End::DeadLetter => action.dead_letters += 1,
-                End::DroppedOldest | End::DroppedCorrupt | End::Lost => action.dropped += 1,
+                End::DroppedOldest | End::DroppedCorrupt => action.dropped += 1,
             }
             let new = || Box::new(Latencies::new_with_bounds(1, LATENCY_MAX_US, 2).expect("two digits are between 0 and 5"));
             action.latency.get_or_insert_with(new).saturating_record(latency_us.max(1));

@@ -99,6 +99,8 @@ pub mod fake {
         pub down: Option<String>,
         /// Records whose first part contains this are refused.
         pub refuses: Option<Vec<u8>>,
+        /// Records with this first part are to be tried again, always.
+        pub stuck: Option<Vec<u8>>,
         /// How long an attempt takes.
         pub takes: Duration,
     }
@@ -133,6 +135,9 @@ pub mod fake {
                 let refuses = |part: &Vec<u8>| record.part(0).windows(part.len()).any(|window| window == part);
                 if script.refuses.as_ref().is_some_and(refuses) {
                     *verdict = Verdict::Refused("the fake refuses it".to_owned());
+                }
+                if script.stuck.as_deref() == Some(record.part(0)) {
+                    *verdict = Verdict::Again;
                 }
                 if *verdict == Verdict::Delivered {
                     script.delivered.push(record.part(0).to_vec());
