@@ -357,3 +357,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     text.replace(char::is_control, " ")
 }
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

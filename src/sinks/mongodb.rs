@@ -15,7 +15,8 @@ use mongodb::error::{Error, ErrorKind, IndexedWriteError};
 use mongodb::options::{Acknowledgment, ClientOptions, ConnectionString};
 use mongodb::{Client, Collection, Database};
 use std::ops::Range;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -32,14 +33,17 @@ const SELECT: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(5);
 /// What MongoDB takes for a document.
 const DOCUMENT_BYTES_MAX: usize = 16 << 20;
-/// Documents of a command, and bytes of one that carries them inside it.
-const WRITES_MAX: usize = 100_000;
+/// Documents of a batch, documents of a command, and bytes of a command that carries them inside it.
+const BATCH_MAX: usize = 100_000;
+const COMMAND_MAX: usize = 10_000;
 const COMMAND_BYTES_MAX: usize = 8 << 20;
 /// Values of one `$in`.
 const IDS_MAX: usize = 1_000;
 const SHOWN_MAX: usize = 300;
 
 const DUPLICATE_KEY: i32 = 11_000;
+/// MaxTimeMSExpired
+const TOO_LATE: i32 = 50;
 
 /// Codes of errors that are about what is in a command; what it was sent to would never take it.
 const PERMANENT: [i32; 17] = [
@@ -70,6 +74,8 @@ pub struct Mongodb {
     database: String,
     ordered: bool,
     batches_max: usize,
+    /// Documents that a command may have: fewer when the server does not get done with so many in time, or nothing would ever be.
+    together: AtomicUsize,
     /// Made when first needed: with some URIs it takes a look into the DNS, which may be down.
     server: OnceCell<Server>,
 }
@@ -100,6 +106,7 @@ impl Mongodb {
             database: options.database.clone(),
             ordered: options.ordered,
             batches_max: if options.ordered { 1 } else { options.batches_max.max(1) as usize },
+            together: AtomicUsize::new(COMMAND_MAX),
             server: OnceCell::new(),
         })
     }
@@ -118,7 +125,9 @@ impl Mongodb {
     }
 
     async fn attempt(&self, records: &[Record]) -> Report {
-        let mut attempt = Attempt { verdicts: vec![Verdict::Again; records.len()], error: None };
+        let verdicts = vec![Verdict::Again; records.len()];
+        let mut attempt =
+            Attempt { verdicts, error: None, begun: Instant::now(), together: &self.together, sent: 0, is_late: false };
         let mut writes = Vec::new();
         for (at, record) in records.iter().enumerate() {
             match Write::new(at, record) {
@@ -145,6 +154,10 @@ impl Mongodb {
         };
         if timeout(ATTEMPT, sent).await.is_err() {
             attempt.error = Some(format!("no answer within {} s", ATTEMPT.as_secs()));
+            attempt.is_late = true;
+        }
+        if attempt.is_late {
+            self.together.store((attempt.sent / 4).max(1), Relaxed);
         }
         Report { verdicts: attempt.verdicts, error: attempt.error }
     }
@@ -165,7 +178,7 @@ impl Target for Mongodb {
     }
 
     fn records_max(&self) -> usize {
-        WRITES_MAX
+        BATCH_MAX
     }
 
     fn probe(&self) -> Pending<'_, Result<(), String>> {
@@ -266,13 +279,39 @@ fn runs(writes: Vec<Write>, ordered: bool) -> Vec<Run> {
 }
 
 /// A batch on its way.
-struct Attempt {
+struct Attempt<'a> {
     verdicts: Vec<Verdict>,
     /// The server is in trouble: nothing more is sent.
     error: Option<String>,
+    begun: Instant,
+    together: &'a AtomicUsize,
+    /// Documents of the command at hand.
+    sent: usize,
+    /// It took the server too long.
+    is_late: bool,
 }
 
-impl Attempt {
+impl Attempt<'_> {
+    /// The next command's part of what is left.
+    fn next(&mut self, left: &mut Vec<Range<usize>>) -> Option<Range<usize>> {
+        let mut range = left.pop()?;
+        let together = self.together.load(Relaxed);
+        if range.len() > together {
+            left.push(range.start + together..range.end);
+            range.end = range.start + together;
+        }
+        self.sent = range.len();
+        Some(range)
+    }
+
+    /// A command was done in time: the next may be larger.
+    fn may_send_more(&self) {
+        let together = self.together.load(Relaxed);
+        if self.sent >= together && together < COMMAND_MAX {
+            self.together.store((2 * together).min(COMMAND_MAX), Relaxed);
+        }
+    }
+
     fn settle(&mut self, writes: &[Write], verdict: &Verdict) {
         for write in writes {
             self.verdicts[write.at] = verdict.clone();
@@ -280,6 +319,7 @@ impl Attempt {
     }
 
     fn fail(&mut self, error: &Error) {
+        self.is_late = matches!(&*error.kind, ErrorKind::Command(error) if error.code == TOO_LATE);
         self.error = Some(one_line(&error.to_string()));
     }
 
@@ -288,12 +328,13 @@ impl Attempt {
         let mut duplicates = Vec::new();
         // Parts that are to be sent, the first one last.
         let mut left: Vec<Range<usize>> = vec![0..run.writes.len()];
-        while let Some(range) = left.pop() {
+        while let Some(range) = self.next(&mut left) {
             let writes = &run.writes[range.clone()];
             let documents = writes.iter().map(|write| &write.document);
             let error = match collection.insert_many(documents).ordered(ordered).await {
                 Ok(_) => {
                     self.settle(writes, &Verdict::Delivered);
+                    self.may_send_more();
                     continue;
                 }
                 Err(error) => error,
@@ -372,9 +413,10 @@ impl Attempt {
     async fn upsert(&mut self, server: &Server, run: &Run) {
         let mut left: Vec<Range<usize>> = commands(&run.writes);
         left.reverse();
-        while let Some(range) = left.pop() {
+        while let Some(range) = self.next(&mut left) {
             let writes = &run.writes[range.clone()];
-            match server.database.run_command(update(&run.collection, writes, server.write_concern.as_ref())).await {
+            let time_left = ATTEMPT.saturating_sub(self.begun.elapsed());
+            match server.database.run_command(update(&run.collection, writes, server.write_concern.as_ref(), time_left)).await {
                 Ok(answer) => {
                     if let Ok(concern) = answer.get_document("writeConcernError") {
                         self.error = Some(fault(concern).1);
@@ -383,6 +425,7 @@ impl Attempt {
                     let first = answer.get_array("writeErrors").ok().and_then(|faults| faults.first()?.as_document());
                     let Some(first) = first else {
                         self.settle(writes, &Verdict::Delivered);
+                        self.may_send_more();
                         continue;
                     };
                     let reached = usize::try_from(number(first, "index")).unwrap_or(0).min(writes.len() - 1);
@@ -427,7 +470,7 @@ fn commands(writes: &[Write]) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, write) in writes.iter().enumerate() {
-        if at > start && (at - start >= WRITES_MAX || bytes + write.bytes() > COMMAND_BYTES_MAX) {
+        if at > start && (at - start >= COMMAND_MAX || bytes + write.bytes() > COMMAND_BYTES_MAX) {
             parts.push(start..at);
             (start, bytes) = (at, 0);
         }
@@ -440,7 +483,7 @@ fn commands(writes: &[Write]) -> Vec<Range<usize>> {
 }
 
 /// The command that replaces or inserts, sent as it is: the driver's own way of many upserts at once needs MongoDB 8.0.
-fn update(collection: &str, writes: &[Write], write_concern: Option<&Bson>) -> Document {
+fn update(collection: &str, writes: &[Write], write_concern: Option<&Bson>, left: Duration) -> Document {
     let read = |raw: &RawDocumentBuf| Document::try_from(&**raw).unwrap_or_default();
     let updates: Vec<Document> = writes
         .iter()
@@ -448,7 +491,9 @@ fn update(collection: &str, writes: &[Write], write_concern: Option<&Bson>) -> D
             |write| doc! { "q": write.filter.as_ref().map(read).unwrap_or_default(), "u": read(&write.document), "upsert": true },
         )
         .collect();
-    let mut command = doc! { "update": collection, "updates": updates, "ordered": true };
+    // What is given up here must not go on there, and overwrite what comes later.
+    let limit_ms = (left.as_millis() as i64).max(1);
+    let mut command = doc! { "update": collection, "updates": updates, "ordered": true, "maxTimeMS": limit_ms };
     if let Some(concern) = write_concern {
         command.insert("writeConcern", concern.clone());
     }
@@ -487,3 +532,7 @@ fn shown(code: i32, message: &str) -> String {
 fn one_line(text: &str) -> String {
     text.chars().take(SHOWN_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
+
+#[cfg(test)]
+#[path = "mongodb_tests.rs"]
+mod tests;
