@@ -46,7 +46,10 @@ impl Target for FileTarget {
             let ends: Vec<usize> = records
                 .iter()
                 .map(|record| {
+                    let begin = lines.len();
                     lines.extend_from_slice(record.part(0));
+                    // A record is one line, whatever its template has put into it.
+                    lines[begin..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
                     lines.push(b'\n');
                     lines.len()
                 })
@@ -147,6 +150,15 @@ mod tests {
         assert_eq!(deliver(&target, &["d"]), Report::delivered(1));
         assert_eq!(fs::read_to_string(directory.path("moved")).unwrap(), "before\na\nb\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "d\n");
+    }
+
+    #[test]
+    fn line_breaks_within_a_record_become_spaces() {
+        let directory = Directory::new();
+        let path = directory.path("lines");
+        let target = FileTarget::new(&FileOptions { path: path.to_str().unwrap().to_owned() });
+        assert_eq!(deliver(&target, &["a\nb\r\nc", "\n"]), Report::delivered(2));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a b  c\n \n");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! From options to librdkafka's settings, for the producer and the consumer alike. What the user wrote in `properties` comes last and wins.
 
-use super::options::{Acks, BufferOptions, Compression, KafkaOptions, Partitioner, Sasl, SourceOptions};
+use super::options::{Acks, BufferOptions, Compression, KafkaOptions, Partitioner, Sasl, SourceOptions, WhenFull};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use std::fs;
@@ -18,10 +18,15 @@ pub struct Window {
 }
 
 impl Window {
-    /// Enough batches to keep several partitions busy.
+    /// Enough batches to keep several partitions busy. What is under way cannot be dropped any more, so where the oldest are to be dropped
+    /// it is at most half of the buffer: else an outage would keep the oldest and drop the newest.
     pub fn of(options: &BufferOptions) -> Self {
         let records = (u64::from(options.batch_records_max) * 10).clamp(1, 1_000_000) as usize;
-        Self { records, bytes: options.batch_bytes_max.saturating_mul(16).clamp(1, 1 << 30) }
+        let bytes_max = match options.when_full {
+            WhenFull::DropOldest => options.memory_bytes_max / 2,
+            WhenFull::Hold => u64::MAX,
+        };
+        Self { records, bytes: options.batch_bytes_max.saturating_mul(16).min(bytes_max).clamp(1, 1 << 30) }
     }
 }
 
@@ -207,6 +212,15 @@ mod tests {
             let kafka = KafkaOptions { partitioner, ..KafkaOptions::default() };
             creation(&producer(&kafka, &BufferOptions::default()).unwrap()).unwrap();
         }
+    }
+
+    #[test]
+    fn where_the_oldest_are_dropped_half_of_the_buffer_stays_out_of_reach_of_the_server() {
+        let options = |when_full| BufferOptions { memory_bytes_max: 100_000, when_full, ..BufferOptions::default() };
+        assert_eq!(Window::of(&options(WhenFull::DropOldest)).bytes, 50_000);
+        assert_eq!(Window::of(&options(WhenFull::Hold)).bytes, 16 << 20);
+        let large = BufferOptions { when_full: WhenFull::DropOldest, ..BufferOptions::default() };
+        assert_eq!(Window::of(&large).bytes, 16 << 20);
     }
 
     #[test]

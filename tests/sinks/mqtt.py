@@ -115,10 +115,10 @@ class Client:
                 del self.others[index]
                 return body
         while True:
-            for packet, body in self.take():
-                if self.is_it(packet, body, kind, packet_id):
-                    return body
-                self.others.append((packet, body))
+            while (taken := self.take()) is not None:
+                if self.is_it(*taken, kind, packet_id):
+                    return taken[1]
+                self.others.append(taken)
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.socket], [], [], left)[0]:
                 raise TimeoutError(f"no packet of type {kind} within {seconds} s")
@@ -132,7 +132,7 @@ class Client:
         return packet == kind and (packet_id is None or body[:2] == packet_id.to_bytes(2, "big"))
 
     def take(self):
-        """One whole packet out of what was received, or nothing."""
+        """The first packet of what was received, if it is whole: its kind and body."""
         length, at = 0, 1
         while at < len(self.received):
             byte = self.received[at]
@@ -140,13 +140,13 @@ class Client:
             at += 1
             if byte < 0x80:
                 if len(self.received) < at + length:
-                    return
+                    return None
                 kind, body = self.received[0] >> 4, self.received[at : at + length]
                 if kind == PUBLISH:
                     body = self.received[:1] + body
                 self.received = self.received[at + length :]
-                yield kind, body
-                return
+                return kind, body
+        return None
 
     def close(self):
         try:
