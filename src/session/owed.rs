@@ -102,7 +102,7 @@ mod tests {
         let numbers = [7, 8].map(|packet_id| owed.push(packet_id, None));
         owed.on_disconnected();
         assert_eq!((owed.ask_again(8), owed.ask_again(9)), (true, false));
-        numbers.map(|number| owed.settle(number, SUCCESS));
+        numbers.iter().for_each(|number| owed.settle(*number, SUCCESS));
         assert_eq!([owed.pop(), owed.pop(), owed.pop()], [Some((7, SUCCESS, false)), Some((8, SUCCESS, true)), None]);
         // What is not there any more changes nothing.
         owed.settle(numbers[0], SUCCESS);
