@@ -44,7 +44,7 @@ load() {
     local name=$1 rate=$2 seconds=$3 before after status=0
     echo
     echo "== $name: $rate messages/s for $seconds s"
-    mongo_rule "$name" delivered | start_configured 1 "$(free_port)"
+    start_configured 1 "$(free_port)" < <(mongo_rule "$name" delivered)
     before=$(threads_cpu "$broker_pid")
     "$bench/sink_check" publish --address "127.0.0.1:$port" --clients "$clients" --connect-rate "$connect_rate" --rate "$rate" --json \
         --keep-alive-s 300 --window 4 --seconds "$seconds" --drain-s 120 --acknowledged "$work/$name" --quiet >"$work/$name.log" 2>&1 || status=$?

@@ -34,12 +34,12 @@ if [ "$into" = kafka ]; then
     server() { "$root/scripts/kafka.sh" "$1" --port "$kafka_port" >/dev/null; }
     place=(--into kafka --server "127.0.0.1:$kafka_port" --name acknowledged)
     "$bench/sink_check" create "${place[@]}"
-    kafka_rule 'SELECT * FROM "vehicle/+/telemetry"' acknowledged delivered | start_configured 2 "$(free_port)"
+    start_configured 2 "$(free_port)" < <(kafka_rule 'SELECT * FROM "vehicle/+/telemetry"' acknowledged delivered)
 else
     start_mongo
     server() { "$root/scripts/mongo.sh" "$1" --port "$mongo_port" >/dev/null; }
     place=(--into mongodb --server "mongodb://127.0.0.1:$mongo_port" --name corelane.acknowledged)
-    mongo_rule acknowledged delivered | start_configured 2 "$(free_port)"
+    start_configured 2 "$(free_port)" < <(mongo_rule acknowledged delivered)
 fi
 
 "$bench/sink_check" publish --address "127.0.0.1:$port" --clients "$clients" --rate "$rate" --json --keep-alive-s 10 --window 8 \

@@ -88,7 +88,7 @@ run() {
     local topic=telemetry-$topics sent
     place=(--into kafka --server "127.0.0.1:$kafka_port" --name "$topic")
     "$bench/sink_check" create "${place[@]}"
-    kafka_rule "$topic_rule" "$topic" | start_configured 1 "$(free_port)"
+    start_configured 1 "$(free_port)" < <(kafka_rule "$topic_rule" "$topic")
     load "$1" "$2"
     sent=$(report 'r["sent"]')
     found=0
@@ -162,10 +162,11 @@ for round in $(seq "$rounds"); do
     for case in none topic json; do
         topics=$((topics + 1))
         case $case in
-            none) kafka_rule 'SELECT * FROM "nowhere"' "telemetry-$topics" ;;
-            topic) kafka_rule "$topic_rule" "telemetry-$topics" ;;
-            json) kafka_rule "$json_rule" "telemetry-$topics" ;;
-        esac | start_configured 1 "$(free_port)"
+            none) sql='SELECT * FROM "nowhere"' ;;
+            topic) sql=$topic_rule ;;
+            json) sql=$json_rule ;;
+        esac
+        start_configured 1 "$(free_port)" < <(kafka_rule "$sql" "telemetry-$topics")
         load "$rate" "$round_seconds"
         shard_us >>"$work/shard-$case"
         stop "$broker_pid"
