@@ -39,8 +39,8 @@ build_bench
 start_kafka
 topics=0
 
-topic_rule='SELECT * FROM "vehicle/+/telemetry"'
-json_rule='SELECT * FROM "vehicle/+/telemetry" WHERE payload.speed >= 0'
+topic_rule='SELECT clientid, payload FROM "vehicle/+/telemetry"'
+json_rule='SELECT clientid, payload FROM "vehicle/+/telemetry" WHERE payload.speed >= 0'
 
 # load RATE SECONDS: the clients' messages to the broker on $port; writes $work/load.json.
 load() {

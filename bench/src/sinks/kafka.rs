@@ -168,7 +168,11 @@ pub fn produce(brokers: &str, feed: &Feed) -> Result<Produced, String> {
                 Err((error, _)) => return Err(error.to_string()),
             }
         }
-        producer.poll(if feed.rate > 0.0 { TICK } else { Duration::ZERO });
+        producer.poll(Duration::ZERO);
+        if feed.rate > 0.0 {
+            // As the broker's sink core does; waiting in librdkafka ends with every single report.
+            std::thread::sleep(TICK);
+        }
     }
     producer.flush(PATIENCE).map_err(|error| error.to_string())?;
     let (cpu_after, ended_ns) = (process::threads_cpu_ns(std::process::id()).map_err(|error| error.to_string())?, now_ns());
