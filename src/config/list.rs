@@ -69,8 +69,11 @@ impl<O, T: Default> AnyList<O> for List<O, T> {
     }
 }
 
-/// The tables of a list, with where they stand; `None` if the item is something else.
-fn tables(item: &Item) -> Option<Vec<(&dyn TableLike, Option<Range<usize>>)>> {
+/// A table, and where it stands.
+type Standing<'a> = (&'a dyn TableLike, Option<Range<usize>>);
+
+/// The tables of a list; `None` if the item is something else.
+fn tables(item: &Item) -> Option<Vec<Standing<'_>>> {
     match item {
         Item::ArrayOfTables(array) => Some(array.iter().map(|table| (table as &dyn TableLike, table.span())).collect()),
         Item::Value(Value::Array(array)) => {

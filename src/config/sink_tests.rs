@@ -292,3 +292,14 @@ fn there_are_at_most_as_many_sinks_as_a_byte_can_number() {
     assert_eq!(resolve(&sinks(255)).sinks.len(), 255);
     fails(&sinks(256), "c.toml:511:1", &["there are 256 sinks, 255 at most"]);
 }
+
+#[test]
+fn every_configuration_in_the_page_about_sinks_is_one() {
+    let page = include_str!("../../docs/sinks.md");
+    let blocks: Vec<&str> = page.split("```toml\n").skip(1).map(|behind| behind.split("```").next().unwrap()).collect();
+    assert!(blocks.len() >= 6, "{}", blocks.len());
+    for block in blocks {
+        let config = resolve(block);
+        assert!(!config.rules.is_empty() || !config.sources.is_empty(), "{block}");
+    }
+}

@@ -213,7 +213,7 @@ impl Http {
         let until = Instant::now() + ATTEMPT;
         for Group { url, records: members } in groups {
             // Parts of the group that are to be sent, the first one last.
-            let mut left: Vec<Range<usize>> = vec![0..members.len()];
+            let mut left: Vec<Range<usize>> = std::iter::once(0..members.len()).collect();
             while let Some(range) = left.pop() {
                 let bodies: Vec<&[u8]> = members[range.clone()].iter().map(|at| records[*at].part(BODY)).collect();
                 match self.request(&url, &bodies).await {

@@ -82,7 +82,7 @@ fn upserts_are_cut_to_commands_that_servers_take() {
     let large = |_| write("c", &format!("{{\"a\":\"{text}\"}}"), "{}").unwrap();
     let writes: Vec<Write> = (0..5).map(large).collect();
     assert_eq!(commands(&writes), [0..2, 2..4, 4..5]);
-    assert_eq!(commands(&writes[..1]), [0..1]);
+    assert_eq!(commands(&writes[..1]).iter().map(Range::len).collect::<Vec<_>>(), [1]);
     assert!(commands(&[]).is_empty());
 }
 
