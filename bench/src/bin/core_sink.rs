@@ -126,6 +126,12 @@ fn through_core(run: &Run) -> f64 {
         std::thread::sleep(TICK);
     }
     let used = report("sink core", run, start, &before, "sinks");
+    for (topic, value) in core.status() {
+        let is_of_interest = ["delivered", "dead_letters", "retried", "p50_us", "p99_us"].iter().any(|end| topic.ends_with(end));
+        if is_of_interest && value != "0" {
+            println!("{:>12} {topic} {value}", "");
+        }
+    }
     core.stop();
     used
 }
