@@ -29,6 +29,8 @@ install_missing() {
     done
     # Debian has venv as a command of python3, but its ensurepip in a package of its own.
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    # OpenSSL, which librdkafka is built with, configures itself with modules that perl-base lacks.
+    perl -MFindBin -MIPC::Cmd -e1 2>/dev/null || missing+=(perl)
     [ ${#missing[@]} -eq 0 ] && return
     if ! command -v apt-get >/dev/null; then
         echo "check.sh: missing: ${missing[*]} (Debian's names); install them with this system's package manager and run it again" >&2
@@ -85,7 +87,7 @@ stage() {
 }
 
 command -v cargo >/dev/null || { echo "check.sh: no cargo; install Rust 1.89 or later (see README)" >&2; exit 1; }
-install_missing cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm curl=curl valgrind=valgrind
+install_missing cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm curl=curl valgrind=valgrind kcat=kcat
 if command -v rustup >/dev/null; then
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -98,6 +100,7 @@ stage "tests" tests cargo test --locked --workspace --no-fail-fast
 stage "release build" step cargo build --locked --release --workspace
 stage "instructions" tests scripts/instructions.sh
 stage "client tests" tests tests/clients/run.sh --broker "$target/release/corelane"
+stage "sink tests" tests tests/sinks/run.sh --broker "$target/release/corelane"
 
 say "summary"
 # What the tests say of themselves, past the capture of their output: seeds, faults, executions, statements.

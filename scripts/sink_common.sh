@@ -105,7 +105,7 @@ threads_cpu() {
         { read -r name <"$task/comm" && read -r cpu _ <"$task/schedstat"; } 2>/dev/null || continue
         echo "$name $cpu"
     done | awk '{ kind = /^shard/ ? "shard" : /^(sink|rdk:|kafka|tokio)/ ? "sink" : "other"; sum[kind] += $NF }
-        END { for (kind in sum) printf "%s %d\n", kind, sum[kind] }'
+        END { for (kind in sum) printf "%s %.0f\n", kind, sum[kind] }'
 }
 
 # ended: the script's end, by its verdicts.
