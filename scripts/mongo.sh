@@ -7,7 +7,7 @@
 #   reset    stops it and removes its data
 #   status   prints what there is; ends with 0 if it runs, 1 if not
 # Servers on different ports are different servers with data of their own.
-# Needs Go for the first start, which builds FerretDB from Go's module proxy. Without it it ends with 3.
+# Needs Go 1.21 or later for the first start, which builds FerretDB from Go's module proxy. Without it it ends with 3.
 # Environment: CARGO_TARGET_DIR (FerretDB and its data lie below it, by default target/), FERRETDB_VERSION (v1.24.2), and Go's own.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=daemon.sh
@@ -32,13 +32,23 @@ state=$target/servers/mongo-$port
 # build: the program, unless it is there.
 build() {
     [ ! -x "$binary" ] || return 0
-    command -v go >/dev/null || missing "Go, which builds FerretDB," "Install Go 1.22 or later"
+    command -v go >/dev/null || missing "Go, which builds FerretDB," "Install Go 1.21 or later"
+    local minor
+    minor=$(go env GOVERSION | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    # From 1.21 on, Go fetches the version that a module asks for.
+    [ "${minor:-0}" -ge 21 ] || missing "Go 1.21 or later" "This is $(go env GOVERSION)."
     echo "building FerretDB $version" >&2
-    local source=$work/source
+    local source=$work/source module answer
     rm -rf "$work"
     mkdir -p "$work"
+    answer=$(cd "$work" && go mod download -json "github.com/FerretDB/FerretDB@$version") || true
+    module=$(sed -n 's/^\t"Dir": "\(.*\)",*$/\1/p' <<<"$answer")
+    if [ -z "$module" ]; then
+        echo "mongo.sh: FerretDB could not be fetched: $answer" >&2
+        exit 1
+    fi
     # Its module does not say which version it is, and the program wants to know: a copy is told.
-    cp -r "$(cd "$work" && go mod download -json "github.com/FerretDB/FerretDB@$version" | sed -n 's/^\t"Dir": "\(.*\)",*$/\1/p')" "$source"
+    cp -r "$module" "$source"
     chmod -R u+w "$source"
     echo "$version" >"$source/build/version/version.txt"
     (cd "$source" && go build -trimpath -tags ferretdb_no_postgresql -o "$work/built" ./cmd/ferretdb) >&2

@@ -26,6 +26,8 @@ class Client:
         self.version = version
         self.received = b""
         self.next_id = 0
+        # Of the message that was last given out.
+        self.user_properties = []
         # Packets that came while another was waited for.
         self.others = []
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -103,8 +105,19 @@ class Client:
         if qos:
             packet_id, packet = packet[:2], packet[2:]
             self.send(0x40 if qos == 1 else 0x50, packet_id)
+        self.user_properties = []
         if self.version == 5:
-            packet = packet[1 + packet[0] :]
+            # Those of the tests are shorter than 128 bytes, so their length is one byte.
+            properties, packet = packet[1 : 1 + packet[0]], packet[1 + packet[0] :]
+            while properties:
+                if properties[0] != 0x26:
+                    raise AssertionError(f"property {properties[0]:#x} is not expected")
+                pair, properties = [], properties[1:]
+                for _ in range(2):
+                    end = 2 + int.from_bytes(properties[:2], "big")
+                    pair.append(properties[2:end].decode())
+                    properties = properties[end:]
+                self.user_properties.append(tuple(pair))
         return topic, packet
 
     def wait_for(self, kind, packet_id=None, seconds=10):

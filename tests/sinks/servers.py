@@ -41,13 +41,13 @@ class Broker:
 
     running = []
 
-    def __init__(self, command, directory, config):
+    def __init__(self, command, directory, settings, config):
         self.command = shlex.split(command)
         self.directory = directory
         self.port = free_port()
         os.makedirs(directory, exist_ok=True)
         with open(self.path("broker.toml"), "w") as file:
-            file.write("[broker]\nshards = 2\nsys_interval_s = 1\n\n" + config)
+            file.write(f"[broker]\nshards = 2\nsys_interval_s = 1\n{settings}\n{config}")
         self.process = None
         self.start()
 
@@ -149,14 +149,17 @@ class Web:
         web = self
         self.requests = []
         self.status = 200
+        # What a body is answered with, if it is not the status.
+        self.refuses = None
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                web.requests.append((self.path, dict(self.headers), body.decode(), web.status, self.client_address[1]))
-                self.send_response(web.status)
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                status = web.refuses(body) if web.refuses else web.status
+                web.requests.append((self.path, dict(self.headers), body, status, self.client_address[1]))
+                self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
