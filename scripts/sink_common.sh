@@ -28,21 +28,14 @@ end_all() {
 }
 trap end_all EXIT
 
-# The exit code 3 of a server that cannot be had here is that of the script.
-start_kafka() {
+# start_server kafka|mongo: starts it on a free port, in $kafka_port or $mongo_port. The exit code 3 of a server that cannot be had here is
+# that of the script.
+start_server() {
     local port
     port=$(free_port)
-    "$root/scripts/kafka.sh" start --port "$port" >"$work/kafka.out"
-    kafka_port=$port
-    head -n 1 "$work/kafka.out"
-}
-
-start_mongo() {
-    local port
-    port=$(free_port)
-    "$root/scripts/mongo.sh" start --port "$port" >"$work/mongo.out"
-    mongo_port=$port
-    head -n 1 "$work/mongo.out"
+    "$root/scripts/$1.sh" start --port "$port" >"$work/$1.out"
+    printf -v "$1_port" %s "$port"
+    head -n 1 "$work/$1.out"
 }
 
 # start_configured SHARDS PORT: starts the broker on this port with the configuration on standard input; sets $broker_pid and $broker_log.

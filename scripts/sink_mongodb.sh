@@ -26,7 +26,7 @@ ulimit -n "$(ulimit -Hn)"
 
 build_broker
 build_bench
-start_mongo
+start_server mongo
 uri=mongodb://127.0.0.1:$mongo_port
 
 best=0

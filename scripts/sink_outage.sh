@@ -30,13 +30,13 @@ done
 build_broker
 build_bench
 if [ "$into" = kafka ]; then
-    start_kafka
+    start_server kafka
     server() { "$root/scripts/kafka.sh" "$1" --port "$kafka_port" >/dev/null; }
     place=(--into kafka --server "127.0.0.1:$kafka_port" --name acknowledged)
     "$bench/sink_check" create "${place[@]}"
     start_configured 2 "$(free_port)" < <(kafka_rule 'SELECT * FROM "vehicle/+/telemetry"' acknowledged delivered)
 else
-    start_mongo
+    start_server mongo
     server() { "$root/scripts/mongo.sh" "$1" --port "$mongo_port" >/dev/null; }
     place=(--into mongodb --server "mongodb://127.0.0.1:$mongo_port" --name corelane.acknowledged)
     start_configured 2 "$(free_port)" < <(mongo_rule acknowledged delivered)

@@ -36,7 +36,7 @@ done
 clients=2000
 build_broker
 build_bench
-start_kafka
+start_server kafka
 topics=0
 
 topic_rule='SELECT clientid, payload FROM "vehicle/+/telemetry"'

@@ -6,7 +6,7 @@ use corelane::limits::Limits;
 use corelane::message::{Message, MessageRef};
 use corelane::record::{ActionId, Outcome, Record};
 use corelane::rules::{Action, Part, PlannedRule, RecordAction, Republish, Rule, Template};
-use corelane::shard::sinks::RECORDS_MAX;
+use corelane::shard::sinks::{RECORDS_MAX, TICKETED_MAX};
 use corelane::shard::{Gate, Globals, Shard, ShardOptions, WhenFull};
 use corelane::time::Time;
 use corelane::topic::Hasher;
@@ -140,7 +140,7 @@ impl Bench {
     }
 
     fn answer(&mut self, ticket: Option<TicketId>, outcome: Outcome) {
-        self.shard.on_answer(ticket.expect("a ticket"), outcome, self.now);
+        self.shard.on_answer(ticket.expect("a ticket"), outcome);
         self.run();
     }
 }
@@ -350,6 +350,26 @@ fn a_full_ring_to_the_sink_core_holds_publishers_until_it_takes() {
     assert_eq!((bench.records().len(), bench.shard.load().parked), (RECORDS_MAX as usize, 1));
     bench.run();
     assert_eq!((bench.records().len(), bench.sent(client).len()), (10, 10));
+}
+
+#[test]
+fn who_needs_no_ticket_passes_those_who_wait_for_one() {
+    let limits = Limits { inflight_in_max: u16::MAX, ..Limits::default() };
+    let rules = vec![to_sink(ALL, &[""], true), to_sink("SELECT payload FROM \"other\"", &[""], false)];
+    let mut bench = Bench::with_limits(rules, WhenFull::DropOldest, limits);
+    let clients = [bench.connect("one", 4), bench.connect("two", 4)];
+    let mut records = Vec::new();
+    for number in 0..TICKETED_MAX {
+        bench.publish(clients[number as usize % 2], 1, (number % 100) as u8 + 1, "t", "", false);
+        records.extend(bench.records());
+    }
+    bench.publish(clients[0], 1, 1, "t", "", false);
+    assert_eq!((records.len(), bench.records().len(), bench.shard.load().parked), (TICKETED_MAX as usize, 0, 1));
+    let other = bench.connect("other", 4);
+    bench.publish(other, 1, 7, "other", "", false);
+    assert_eq!((bench.sent(other), bench.records().len()), (vec![(0x40, vec![0, 7])], 1));
+    bench.answer(records[0].ticket, Outcome::Accepted);
+    assert_eq!((bench.records().len(), bench.shard.load().parked), (1, 0));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::sink_knobs::{FullPolicy, Sink};
 use super::sinks::{check_kafka_topic, find_doubles};
 use crate::nearest::nearest;
 use crate::record::ActionId;
-use crate::rules::{Action, Part, PlannedRule, RecordAction, Republish, Rule, Template};
+use crate::rules::{Action, Part, PlannedRule, RecordAction, Republish, Rule, Source, Template};
 use crate::sinks::options::{Acks, ActionOptions, Confirm, SinkKind, WhenFull};
 use crate::topic::check_name;
 
@@ -89,6 +89,17 @@ impl Planner<'_> {
         self.check_settings(kind, origin);
         let mut texts = Texts { rule, origin, errors: self.errors, sound: true };
         let Some(number) = sink else {
+            // The guard against rules that republish each other follows messages, which such an event begins anew.
+            let of_messages = [Source::MessageDropped, Source::MessageDelivered];
+            if let Some(event) = rule.events().iter().find(|event| of_messages.contains(event)) {
+                let what = format!("publishing on $events/{0} could be the cause of the next {0}, without end", event.name());
+                texts.errors.push(ConfigError {
+                    place: origin.at("publish").clone(),
+                    what,
+                    fix: "let the action have a sink".into(),
+                });
+                return None;
+            }
             let action = Republish {
                 topic: texts.template("publish", &draft.publish, check_topic)?,
                 payload: texts.template("payload", &draft.payload, anything)?,

@@ -202,6 +202,18 @@ fn an_action_says_where_it_leads_and_nothing_that_is_of_another_kind() {
 }
 
 #[test]
+fn a_rule_about_messages_to_clients_does_not_publish_more_of_them() {
+    let rule = |event: &str| {
+        let sql = format!("sql = 'SELECT clientid FROM \"$events/{event}\"'");
+        with_rule(&format!("[[rule]]\nname = \"r\"\n{sql}\naction = [{{ publish = \"t\" }}]\n"))
+    };
+    for event in ["message_delivered", "message_dropped"] {
+        fails(&rule(event), "c.toml:21:23", &["without end", event]);
+    }
+    assert_eq!(errors(&rule("client_connected")), Vec::<String>::new());
+}
+
+#[test]
 fn names_of_sinks_rules_and_sources_are_distinct_whatever_their_kind() {
     fails(
         "[[http]]\nname = \"a\"\nurl = \"http://h\"\n[[kafka]]\nname = \"a\"\n",

@@ -57,7 +57,7 @@ pub trait Core {
 
     /// The sink core has taken so many records, cumulative.
     fn on_records_taken(&mut self, _taken: u64) {}
-    fn on_answer(&mut self, _ticket: TicketId, _outcome: Outcome, _now: Time) {}
+    fn on_answer(&mut self, _ticket: TicketId, _outcome: Outcome) {}
     /// A message that the sink core brought; counted by [`Core::source_messages_accepted`] once it is published.
     fn on_source_message(&mut self, _message: Message) {}
     fn source_messages_accepted(&self) -> u64 {
@@ -122,8 +122,8 @@ impl Core for Shard {
         self.on_records_taken(taken);
     }
 
-    fn on_answer(&mut self, ticket: TicketId, outcome: Outcome, now: Time) {
-        self.on_answer(ticket, outcome, now);
+    fn on_answer(&mut self, ticket: TicketId, outcome: Outcome) {
+        self.on_answer(ticket, outcome);
     }
 
     fn on_source_message(&mut self, message: Message) {

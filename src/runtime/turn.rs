@@ -595,7 +595,7 @@ impl<C: Core> Turn<C> {
             let Some(reply) = sinks.reply() else { break };
             self.news = true;
             match reply {
-                Reply::Answer { ticket, outcome } => self.core.on_answer(ticket, outcome, self.now),
+                Reply::Answer { ticket, outcome } => self.core.on_answer(ticket, outcome),
                 Reply::Publish(message) => self.core.on_source_message(message),
             }
         }

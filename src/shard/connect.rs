@@ -19,9 +19,7 @@ use crate::wire::{self, Connack, Connect, Disconnect, Packet, ReasonCode, Versio
 impl Shard {
     /// The core where a client id's session lives.
     pub(super) fn home(&self, client_id: &str) -> CoreId {
-        // Bits that the client table does not look at, so that a core's share of ids is spread evenly in it.
-        let bits = (self.hasher.client_id(client_id) >> 20) as u32;
-        CoreId((bits as usize % self.cores) as u8)
+        CoreId(self.hasher.home(client_id, self.cores) as u8)
     }
 
     pub(super) fn on_connect(&mut self, id: ConnectionId, connect: &Connect<'_>, from_here: &[u8], now: Time) -> Flow {
@@ -66,7 +64,7 @@ impl Shard {
             listener: connection.listener,
             connect_read_at: connection.since,
             bytes: from_here.to_vec(),
-            peer_address: connection.identity.as_ref().and_then(|identity| identity.peer_address),
+            peer_address: connection.ruled.as_ref().and_then(|ruled| ruled.peer_address),
             peer_gone: false,
         };
         let message = MeshMessage::Parcel(Box::new(parcel));
@@ -244,7 +242,7 @@ impl Shard {
         self.on_group_members_online(session);
         self.counters.connects_accepted += 1;
         if self.rules.is_some() {
-            self.connections[id.slot].identity.get_or_insert_default().username = connect.username.map(Into::into);
+            self.connections[id.slot].ruled.get_or_insert_default().username = connect.username.map(Into::into);
             self.raise_connected(session, connect, session_present, now);
         }
         self.effects.events.push(Event::ClientConnected {

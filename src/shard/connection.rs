@@ -42,17 +42,17 @@ pub struct Connection {
     pub outbox: Option<Box<Outbox>>,
     pub parked: Option<Box<Parked>>,
     pub aliases: Option<Box<Aliases>>,
-    /// PUBACKs that wait for a sink's confirmation.
-    pub owed: Option<Box<Owed>>,
-    /// Kept only where there are rules, which may ask for it.
-    pub identity: Option<Box<Identity>>,
+    /// Made only where there are rules.
+    pub ruled: Option<Box<Ruled>>,
 }
 
-/// Who is at the other end.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Identity {
+/// What rules need of a connection: who is at the other end, and what the client is owed because of them.
+#[derive(Default)]
+pub struct Ruled {
     pub peer_address: Option<SocketAddr>,
     pub username: Option<Box<str>>,
+    /// PUBACKs that wait for a sink's confirmation.
+    pub owed: Owed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,8 +90,8 @@ pub enum Wait {
     Fanout,
     /// For a decision about the packet at the front.
     Decision,
-    /// For room before a sink, by its number, or (behind the last sink) on the ring to the sink core: so many bytes, or records.
-    Sink(u8, u64),
+    /// For room on the way to a sink: the place among those of [`Sinks`](super::sinks::Sinks), and how much.
+    Sink(u16, u64),
     /// Until the client is owed fewer acknowledgements.
     Acknowledgements,
     /// For nothing any more: it stands in line to go on.
@@ -145,8 +145,7 @@ impl Connection {
             outbox: None,
             parked: None,
             aliases: None,
-            owed: None,
-            identity: None,
+            ruled: None,
         }
     }
 

@@ -34,7 +34,7 @@ pub mod sys_snapshot;
 mod tickets;
 mod timers;
 
-pub use connection::{Identity, Verdict};
+pub use connection::Verdict;
 pub use counters::Counters;
 pub use effects::Effects;
 pub use gate::{Gate, WhenFull};

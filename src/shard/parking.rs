@@ -20,7 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Connections that go on in one turn, at most: each may have `parked_bytes_max` of packets waiting.
-const RESUMED_PER_TURN: usize = 32;
+pub(super) const RESUMED_PER_TURN: usize = 32;
 
 /// Delays decisions about CONNECT, SUBSCRIBE and PUBLISH at random, so that tests see every packet wait.
 #[derive(Clone, Copy, Debug)]

@@ -156,15 +156,16 @@ impl Shard {
             QoS::AtMostOnce => {}
             QoS::AtLeastOnce => {
                 let acknowledgement = Acknowledgement { reason, why };
-                let owed = &mut self.connections[id.slot].owed;
-                if ticket.is_none() && owed.is_none() {
-                    let puback = self.acknowledgement(id.slot, publish.packet_id, acknowledgement);
-                    self.send(id.slot, &Packet::Puback(puback));
-                } else {
-                    let number =
-                        owed.get_or_insert_default().push(publish.packet_id, ticket.is_none().then_some(acknowledgement));
-                    if let Some(ticket) = ticket {
-                        self.sinks.tickets.give(ticket, Owner::Connection(id), number);
+                match &mut self.connections[id.slot].ruled {
+                    Some(ruled) if ticket.is_some() || !ruled.owed.is_empty() => {
+                        let number = ruled.owed.push(publish.packet_id, ticket.is_none().then_some(acknowledgement));
+                        if let Some(ticket) = ticket {
+                            self.sinks.tickets.give(ticket, Owner::Connection(id), number);
+                        }
+                    }
+                    _ => {
+                        let puback = self.acknowledgement(id.slot, publish.packet_id, acknowledgement);
+                        self.send(id.slot, &Packet::Puback(puback));
                     }
                 }
             }
@@ -206,7 +207,7 @@ impl Shard {
     fn check_owed(&mut self, id: ConnectionId, session: SessionId, now: Time) -> Option<Flow> {
         let connection = &self.connections[id.slot];
         let inbound = self.sessions[session.0].inbound.as_ref();
-        let pubacks = connection.owed.as_ref().map_or(0, |owed| owed.len());
+        let pubacks = connection.ruled.as_ref().map_or(0, |ruled| ruled.owed.len());
         let owed = pubacks + inbound.map_or(0, |inbound| inbound.owed.len());
         if owed < usize::from(self.limits.inflight_in_max) {
             return None;

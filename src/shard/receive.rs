@@ -242,7 +242,6 @@ impl Shard {
         self.charge -= std::mem::take(&mut connection.read).capacity() as i64;
         let session = connection.session.take();
         connection.aliases = None;
-        connection.owed = None;
         if connection.parked.take().is_some() {
             self.parking.parked -= 1;
             self.drop_partial(id);

@@ -2,7 +2,7 @@
 //! sink core, if there is room; messages of rules that republish stand in line with the other messages of the broker's own making.
 
 use super::Shard;
-use super::connection::{Identity, Wait};
+use super::connection::{Ruled, Wait};
 use super::publish::{Pending, Publisher};
 use crate::fault::Fault;
 use crate::ids::{ConnectionId, SessionId, TicketId};
@@ -250,12 +250,12 @@ impl Shard {
     ) -> Result<(bool, Option<TicketId>), Wait> {
         // A will's session may have ended, and its place be another's.
         let client = publisher.session.filter(|_| publisher.client_id.is_none());
-        let identity = client.and_then(|session| self.identity_of(session));
+        let ruled = client.and_then(|session| self.ruled_of(session));
         let of_client = client.map(|session| &*self.sessions[session.0].client_id);
         let input = Input {
             client_id: publisher.client_id.or(of_client),
-            username: identity.and_then(|identity| identity.username.as_deref()),
-            peer_address: identity.and_then(|identity| identity.peer_address),
+            username: ruled.and_then(|ruled| ruled.username.as_deref()),
+            peer_address: ruled.and_then(|ruled| ruled.peer_address),
             ..input_of(message)
         };
         rules.make(Some(key), Source::Message, input, now);
@@ -272,9 +272,9 @@ impl Shard {
     }
 
     /// Who a session's client is, while it is connected and if there are rules.
-    fn identity_of(&self, session: SessionId) -> Option<&Identity> {
+    fn ruled_of(&self, session: SessionId) -> Option<&Ruled> {
         let slot = self.sessions[session.0].connection?;
-        self.connections[slot].identity.as_deref()
+        self.connections[slot].ruled.as_deref()
     }
 
     /// Where a client is, told by the shell right after the accept if there are rules.
@@ -282,7 +282,7 @@ impl Shard {
         if self.rules.is_some()
             && let Some(connection) = self.connection_mut(id)
         {
-            connection.identity.get_or_insert_default().peer_address = Some(address);
+            connection.ruled.get_or_insert_default().peer_address = Some(address);
         }
     }
 
@@ -328,11 +328,11 @@ impl Shard {
     /// Runs the rules of an event about a session's client. Events never wait: what finds no room is dropped and counted.
     fn raise(&mut self, event: Source, session: SessionId, of_event: Input<'_>, now: Time) {
         let Some(mut rules) = self.rules.take_if(|rules| rules.set.wants(event)) else { return };
-        let identity = self.identity_of(session);
+        let ruled = self.ruled_of(session);
         let input = Input {
             client_id: Some(&self.sessions[session.0].client_id),
-            username: identity.and_then(|identity| identity.username.as_deref()),
-            peer_address: identity.and_then(|identity| identity.peer_address),
+            username: ruled.and_then(|ruled| ruled.username.as_deref()),
+            peer_address: ruled.and_then(|ruled| ruled.peer_address),
             ..of_event
         };
         rules.make(None, event, input, now);

@@ -6,6 +6,7 @@
 
 use super::Shard;
 use super::connection::Wait;
+use super::parking::RESUMED_PER_TURN;
 use super::publish::Pending;
 use super::rules::Rules;
 use super::tickets::{Owner, Tickets};
@@ -13,7 +14,6 @@ use crate::ids::{ConnectionId, SessionId, TicketId};
 use crate::message::Message;
 use crate::record::{Outcome, Record};
 use crate::session::owed::Acknowledgement;
-use crate::time::Time;
 use crate::wire::{Packet, ReasonCode};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -24,9 +24,6 @@ pub const RECORDS_MAX: u32 = 16_384;
 pub const TICKETED_MAX: u32 = 65_536;
 /// Messages that the sink core may give a shard before it has accepted them.
 pub const INBOUND_MAX: u32 = 256;
-
-/// Connections that go on for one sink in one turn.
-const RESUMED_PER_TURN: usize = 32;
 
 /// The acknowledgement of a message of which a record is lost: told to MQTT 5 clients with the reason, to others as received.
 const FAILED: Acknowledgement = Acknowledgement {
@@ -39,7 +36,8 @@ pub(super) struct Sinks {
     pushed: u64,
     taken: u64,
     pub(super) tickets: Tickets,
-    /// Connections that wait, with the bytes that each needs: before the gate of each sink, and, last, for the ring.
+    /// Connections that wait, with how much each needs: bytes before the gate of each sink; behind those, records on the ring, and
+    /// tickets. Whoever needs no ticket does not wait behind those who do, or one sink's outage would hold up the others.
     waiting: Vec<VecDeque<(ConnectionId, u64)>>,
     /// How many, all together: mostly none, and then nobody looks further.
     waiting_count: usize,
@@ -49,20 +47,27 @@ pub(super) struct Sinks {
 
 impl Sinks {
     pub(super) fn new(sinks: usize) -> Self {
-        Self { waiting: (0..=sinks).map(|_| VecDeque::new()).collect(), ..Self::default() }
+        Self { waiting: (0..sinks + 2).map(|_| VecDeque::new()).collect(), ..Self::default() }
     }
 
-    fn ring_has_room(&self, records: u64, ticketed: u64) -> bool {
+    fn ring_has_room(&self, records: u64) -> bool {
         self.pushed - self.taken + records <= u64::from(RECORDS_MAX)
-            && u64::from(self.tickets.outstanding()) + ticketed <= u64::from(TICKETED_MAX)
     }
 
-    /// The place among `waiting` of those who wait for the ring.
-    fn ring(&self) -> u8 {
-        (self.waiting.len() - 1) as u8
+    fn has_tickets(&self, records: u64) -> bool {
+        u64::from(self.tickets.outstanding()) + records <= u64::from(TICKETED_MAX)
     }
 
-    pub(super) fn wait(&mut self, place: u8, id: ConnectionId, bytes: u64) {
+    /// The places among `waiting` of those who wait for the ring, and for tickets.
+    fn ring(&self) -> u16 {
+        self.waiting.len() as u16 - 2
+    }
+
+    fn desk(&self) -> u16 {
+        self.waiting.len() as u16 - 1
+    }
+
+    pub(super) fn wait(&mut self, place: u16, id: ConnectionId, bytes: u64) {
         self.waiting[usize::from(place)].push_back((id, bytes));
         self.waiting_count += 1;
     }
@@ -79,17 +84,22 @@ impl Shard {
         if records.is_empty() {
             return Ok(());
         }
-        let queues = |place: u8| self.parking.queueing && !self.sinks.waiting[usize::from(place)].is_empty();
-        let ticketed = records.iter().filter(|made| made.ticketed).count() as u64;
-        let ring = self.sinks.ring();
-        if queues(ring) || !self.sinks.ring_has_room(records.len() as u64, ticketed) {
-            return Err(Wait::Sink(ring, records.len() as u64));
+        let queues = |place: u16| self.parking.queueing && !self.sinks.waiting[usize::from(place)].is_empty();
+        let (ring, desk) = (self.sinks.ring(), self.sinks.desk());
+        let count = records.len() as u64;
+        if queues(ring) || !self.sinks.ring_has_room(count) {
+            return Err(Wait::Sink(ring, count));
         }
-        let mut wanted: SmallVec<[(u8, u64); 4]> = SmallVec::new();
+        let ticketed = records.iter().filter(|made| made.ticketed).count() as u64;
+        if ticketed > 0 && (queues(desk) || !self.sinks.has_tickets(ticketed)) {
+            return Err(Wait::Sink(desk, ticketed));
+        }
+        let mut wanted: SmallVec<[(u16, u64); 4]> = SmallVec::new();
         for made in records {
-            match wanted.iter_mut().find(|(sink, _)| *sink == made.sink) {
+            let place = u16::from(made.sink);
+            match wanted.iter_mut().find(|(sink, _)| *sink == place) {
                 Some((_, bytes)) => *bytes += made.record.bytes(),
-                None => wanted.push((made.sink, made.record.bytes())),
+                None => wanted.push((place, made.record.bytes())),
             }
         }
         match wanted.iter().find(|(sink, bytes)| queues(*sink) || !self.globals.gates[usize::from(*sink)].has_room(*bytes)) {
@@ -151,7 +161,8 @@ impl Shard {
     fn has_room_for(&self, place: usize, needed: u64) -> bool {
         match self.globals.gates.get(place) {
             Some(gate) => gate.has_room(needed),
-            None => self.sinks.ring_has_room(needed, needed),
+            None if place == usize::from(self.sinks.ring()) => self.sinks.ring_has_room(needed),
+            None => self.sinks.has_tickets(needed),
         }
     }
 
@@ -174,16 +185,16 @@ impl Shard {
     }
 
     /// What became of a record that carried a ticket. With the last one its publisher is acknowledged.
-    pub fn on_answer(&mut self, ticket: TicketId, outcome: Outcome, now: Time) {
+    pub fn on_answer(&mut self, ticket: TicketId, outcome: Outcome) {
         let Some((owner, number, failed)) = self.sinks.tickets.on_answer(ticket, outcome) else { return };
         let success = Acknowledgement { reason: ReasonCode::SUCCESS, why: None };
         let acknowledgement = if failed { FAILED } else { success };
         match owner {
             Owner::Nobody => {}
             Owner::Connection(id) => {
-                let Some(owed) = self.connection_mut(id).and_then(|connection| connection.owed.as_mut()) else { return };
-                owed.settle(number, acknowledgement);
-                self.send_pubacks(id, now);
+                let Some(ruled) = self.connection_mut(id).and_then(|connection| connection.ruled.as_mut()) else { return };
+                ruled.owed.settle(number, acknowledgement);
+                self.send_pubacks(id);
             }
             Owner::Session(session, incarnation) => {
                 let Some(state) = self.sessions.get_mut(session.0).filter(|state| state.incarnation == incarnation) else {
@@ -191,20 +202,16 @@ impl Shard {
                 };
                 let Some(inbound) = &mut state.inbound else { return };
                 inbound.owed.settle(number, acknowledgement);
-                self.send_pubrecs(session, now);
+                self.send_pubrecs(session);
             }
         }
     }
 
     /// Sends the PUBACKs that wait for nothing and nobody any more.
-    fn send_pubacks(&mut self, id: ConnectionId, _now: Time) {
-        while let Some(connection) = self.connection_mut(id)
-            && let Some(owed) = &mut connection.owed
+    fn send_pubacks(&mut self, id: ConnectionId) {
+        while let Some(ruled) = self.connection_mut(id).and_then(|connection| connection.ruled.as_mut())
+            && let Some((packet_id, acknowledgement, _)) = ruled.owed.pop()
         {
-            let Some((packet_id, acknowledgement, _)) = owed.pop() else { break };
-            if owed.is_empty() {
-                connection.owed = None;
-            }
             let ack = self.acknowledgement(id.slot, packet_id, acknowledgement);
             self.send(id.slot, &Packet::Puback(ack));
         }
@@ -212,7 +219,7 @@ impl Shard {
     }
 
     /// The same for PUBRECs. A client that is away asks again when it is back.
-    fn send_pubrecs(&mut self, session: SessionId, _now: Time) {
+    fn send_pubrecs(&mut self, session: SessionId) {
         loop {
             let state = &mut self.sessions[session.0];
             let connected = state.connection;

@@ -391,7 +391,7 @@ fn message(record: &rdkafka::message::BorrowedMessage<'_>, source: &Source) -> R
         }
     }
     let key = record.key().map(String::from_utf8_lossy);
-    let hash = source.hasher.client_id(key.as_deref().unwrap_or(&topic));
+    let shard = source.hasher.home(key.as_deref().unwrap_or(&topic), source.given.len());
     let message = Message::from(MessageRef {
         topic: &topic,
         properties: &properties,
@@ -400,7 +400,7 @@ fn message(record: &rdkafka::message::BorrowedMessage<'_>, source: &Source) -> R
         retain: source.retain,
         expires_at: Time::NEVER,
     });
-    Ok(((hash % source.given.len() as u64) as usize, message))
+    Ok((shard, message))
 }
 
 fn header<'a>(headers: &'a BorrowedHeaders, name: &str) -> Option<&'a [u8]> {

@@ -4,7 +4,7 @@
 use crate::oracle::Oracle;
 use crate::random::Random;
 use corelane::ids::TicketId;
-use corelane::record::{ActionId, Outcome, Record};
+use corelane::record::{ActionId, Record};
 use corelane::rules::{Action, Part, PlannedRule, RecordAction, Rule, Template};
 use corelane::shard::{Gate, Globals, WhenFull};
 use corelane::time::Time;
@@ -111,6 +111,3 @@ impl Sink {
         self.links.iter().any(|link| !link.records.is_empty())
     }
 }
-
-/// The sink has each message that was to go there for good.
-pub const OUTCOME: Outcome = Outcome::Accepted;

@@ -11,6 +11,7 @@ use crate::sink::{self, Sink};
 use crate::socket::{End, Owner};
 use corelane::ids::{ConnectionId, CoreId};
 use corelane::limits::DropPolicy;
+use corelane::record::Outcome;
 use corelane::shard::peer::{MeshMessage, Progress, REPLY_SLOTS};
 use corelane::shard::{Counters, Globals, Shard, ShardOptions, TestDelays};
 use corelane::time::Time;
@@ -472,7 +473,7 @@ impl World {
             let shard = &mut self.cores[index].shard;
             shard.on_records_taken(sink.show(index));
             while let Some(ticket) = sink.answer(index) {
-                shard.on_answer(ticket, sink::OUTCOME, now);
+                shard.on_answer(ticket, Outcome::Accepted);
             }
         }
         let lazy = self.cores[index].lazy || self.random.one_in(3);
