@@ -3,6 +3,7 @@
 
 use crate::config::{Choice, Config, LogFormat, LogLevel, group_digits, show_size};
 use crate::runtime::probe::files_beside_connections;
+use crate::sinks::options::Confirm;
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -18,6 +19,8 @@ pub struct HostFacts {
     pub ring_features: Vec<String>,
     /// The core that each shard is pinned to.
     pub shard_cores: Vec<usize>,
+    /// The core that the sink core is pinned to; `None`: any of the allowed ones.
+    pub sink_core: Option<usize>,
     /// Cores in the process's affinity mask.
     pub cores_allowed: usize,
     /// The address of each listener of the configuration, in its order, with the port that the kernel chose.
@@ -82,6 +85,18 @@ pub fn screen(config: &Config, facts: &HostFacts) -> String {
         let anonymous = if config.admits_anonymous(listener) { "anonymous clients allowed" } else { "anonymous clients refused" };
         line("listening on", &format!("{address}{name}, {anonymous}"));
     }
+    if !config.rules.is_empty() {
+        line("rules", &rules(config));
+    }
+    for (number, sink) in config.sinks.iter().enumerate() {
+        line("sink", &format!("{}: {}; {}", sink.name, sink.kind.place(), buffer(config, number)));
+    }
+    for source in &config.sources {
+        line("source", &format!("{}: {} of Kafka at {}", source.name, source.topics, source.kafka.brokers));
+    }
+    if config.has_sink_core() {
+        line("sink core", &facts.sink_core.map_or("on any allowed core".into(), |core| format!("on core {core}")));
+    }
     line("connections", &connections(config, facts));
     line("files", &files(&facts.files));
     line("memlock", &facts.memlock_bytes.map_or("no limit".into(), show_size));
@@ -97,6 +112,25 @@ fn shards(facts: &HostFacts) -> String {
     let cores: Vec<String> = facts.shard_cores.iter().map(usize::to_string).collect();
     let plural = if cores.len() == 1 { "" } else { "s" };
     format!("{} on core{plural} {} of {} allowed", cores.len(), cores.join(", "), facts.cores_allowed)
+}
+
+/// How many rules, and the names of the first.
+fn rules(config: &Config) -> String {
+    const NAMED: usize = 8;
+    let names: Vec<&str> = config.rules.iter().take(NAMED).map(|rule| &*rule.name).collect();
+    let more = if config.rules.len() > NAMED { ", …" } else { "" };
+    format!("{}: {}{more}", config.rules.len(), names.join(", "))
+}
+
+/// Where records wait for the sink of this number, and what that means for them.
+fn buffer(config: &Config, number: usize) -> String {
+    let buffer = &config.sinks[number].buffer;
+    if !buffer.disk_path.is_empty() {
+        return format!("up to {} wait in {}", show_size(buffer.disk_bytes_max), buffer.disk_path);
+    }
+    let queues = config.actions.iter().any(|action| usize::from(action.sink) == number && action.confirm == Confirm::Queued);
+    let risk = if queues { ", and what is only queued is lost if the process is killed" } else { "" };
+    format!("up to {} wait in memory{risk}", show_size(buffer.memory_bytes_max))
 }
 
 fn connections(config: &Config, facts: &HostFacts) -> String {
@@ -225,6 +259,7 @@ mod tests {
             kernel: "6.1.0".into(),
             ring_features: vec!["SINGLE_ISSUER".into(), "DEFER_TASKRUN".into()],
             shard_cores: vec![2, 3],
+            sink_core: None,
             cores_allowed: 4,
             listeners: vec!["127.0.0.1:1883".parse().unwrap()],
             files: Files { soft_at_start: 1024, soft: 2_000_000, hard: 2_000_000, host_max: Some(3_000_000) },
@@ -250,6 +285,51 @@ mod tests {
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(screen(&config(), &facts()), expected);
+    }
+
+    #[test]
+    fn the_screen_names_rules_sinks_and_sources_and_what_a_kill_would_lose() {
+        let text = r#"
+[[kafka]]
+name = "kafka"
+brokers = "k:9092"
+[[file]]
+name = "rows"
+path = "rows.jsonl"
+disk_path = "waiting"
+[[kafka_source]]
+name = "commands"
+brokers = "k:9092"
+topics = "to-vehicles"
+[[rule]]
+name = "telemetry"
+sql = 'SELECT * FROM "t/#"'
+action = [{ sink = "kafka", topic = "t" }, { sink = "rows" }]
+"#;
+        let mut facts = facts();
+        facts.sink_core = Some(3);
+        let screen = |text: &str, facts: &HostFacts| {
+            let config =
+                resolve_text(Some(("c.toml".as_ref(), text)), &Flags::default()).unwrap_or_else(|errors| panic!("{errors}"));
+            screen(&config, facts)
+        };
+        let queued = screen(text, &facts);
+        assert!(
+            queued.contains(
+                "
+  rules         1: telemetry
+  sink          kafka: Kafka at k:9092; up to 64 MiB wait in memory, and what is only queued is lost if the process is killed
+  sink          rows: file rows.jsonl; up to 1 GiB wait in waiting
+  source        commands: to-vehicles of Kafka at k:9092
+  sink core     on core 3
+"
+            ),
+            "{queued}"
+        );
+        facts.sink_core = None;
+        let delivered = screen(&text.replace("topic = \"t\"", "topic = \"t\", ack = \"delivered\""), &facts);
+        assert!(delivered.contains("; up to 64 MiB wait in memory\n"), "{delivered}");
+        assert!(delivered.contains("  sink core     on any allowed core\n"), "{delivered}");
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn run(flags: &Flags) -> ExitCode {
         Ok(bound) => bound,
         Err(error) => return fail(wiring::exit_code(&error), format_args!("corelane: error: {error}")),
     };
-    eprint!("{}", boot::screen(&config, &wiring::host_facts(&bound)));
+    eprint!("{}", boot::screen(&config, &wiring::host_facts(&config, &bound)));
     let start_sinks = wiring::start_sinks(&config, &bound);
     match bound.run(wiring::gates(&config), start_sinks) {
         Ok(()) => ExitCode::SUCCESS,

@@ -44,7 +44,7 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
 
 /// What starts the sink core; `None`: nothing is configured that needs one.
 pub fn start_sinks(config: &Config, bound: &Bound) -> Option<StartSinks> {
-    if config.sinks.is_empty() && config.sources.is_empty() {
+    if !config.has_sink_core() {
         return None;
     }
     let (sinks, actions, sources) = (config.sinks.clone(), config.actions.clone(), config.sources.clone());
@@ -84,11 +84,12 @@ fn test_delays() -> Option<TestDelays> {
     Some(TestDelays { one_in: one_in.parse().ok()?, delay_ms_max: delay_ms_max.parse().ok()? })
 }
 
-pub fn host_facts(bound: &Bound) -> HostFacts {
+pub fn host_facts(config: &Config, bound: &Bound) -> HostFacts {
     let host = &bound.host;
     let mut facts = HostFacts {
         ring_features: host.ring_features.iter().map(|feature| feature.to_string()).collect(),
         shard_cores: bound.cpus.clone(),
+        sink_core: sink_cpu(config, &host.cpus, bound.cpus.len()),
         cores_allowed: host.cpus.len(),
         listeners: bound.listening.iter().map(|(_, address)| *address).collect(),
         files: Files {

@@ -97,6 +97,11 @@ impl Config {
     pub fn admits_anonymous(&self, listener: &Listener) -> bool {
         listener.allow_anonymous.or(self.allow_anonymous).unwrap_or_else(|| listener.is_loopback())
     }
+
+    /// Whether anything is configured that needs a sink core.
+    pub fn has_sink_core(&self) -> bool {
+        !self.sinks.is_empty() || !self.sources.is_empty()
+    }
 }
 
 /// One address that clients connect to.

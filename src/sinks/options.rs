@@ -53,6 +53,26 @@ pub enum SinkKind {
     File(FileOptions),
 }
 
+impl SinkKind {
+    /// Which server or file, for people; without what may be secret: user names, passwords, paths and queries of URLs.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Kafka(kafka) => format!("Kafka at {}", kafka.brokers),
+            Self::Mongodb(mongodb) => format!("MongoDB at {}", hosts(&mongodb.uri)),
+            Self::Http(http) => format!("HTTP at {}", hosts(&http.url)),
+            Self::File(FileOptions { path }) if path.is_empty() || path == "-" => "standard output".into(),
+            Self::File(FileOptions { path }) => format!("file {path}"),
+        }
+    }
+}
+
+/// The hosts of a URL or a connection string.
+fn hosts(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts)
+}
+
 /// Parts of its records: topic, key, payload, MQTT properties for headers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KafkaOptions {
@@ -246,4 +266,30 @@ pub enum Confirm {
     Queued,
     /// Once the server has confirmed it.
     Delivered,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_names_servers_and_files_but_no_secrets() {
+        let mongodb = |uri: &str| SinkKind::Mongodb(MongodbOptions { uri: uri.into(), ..MongodbOptions::default() });
+        let http = |url: &str| SinkKind::Http(HttpOptions { url: url.into(), ..HttpOptions::default() });
+        let file = |path: &str| SinkKind::File(FileOptions { path: path.into() });
+        let cases = [
+            (
+                SinkKind::Kafka(KafkaOptions { brokers: "a:9092,b:9092".into(), ..KafkaOptions::default() }),
+                "Kafka at a:9092,b:9092",
+            ),
+            (mongodb("mongodb://ann:p@ss@a:27017,b:27018/?replicaSet=r"), "MongoDB at a:27017,b:27018"),
+            (mongodb("mongodb+srv://cluster.example"), "MongoDB at cluster.example"),
+            (http("https://token@host:8443/in?key=secret"), "HTTP at host:8443"),
+            (file("-"), "standard output"),
+            (file("/var/log/rows.jsonl"), "file /var/log/rows.jsonl"),
+        ];
+        for (kind, place) in cases {
+            assert_eq!(kind.place(), place);
+        }
+    }
 }

@@ -5,7 +5,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 name=$1
 shift
-directory=${CARGO_TARGET_DIR:-$root/target}/clients/$name
+directory=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")/clients/$name
 if [ ! -e "$directory/complete" ]; then
     rm -rf "$directory"
     mkdir -p "$(dirname "$directory")"

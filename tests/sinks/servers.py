@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,7 +43,9 @@ class Broker:
     running = []
 
     def __init__(self, command, directory, settings, config):
-        self.command = shlex.split(command)
+        program, *arguments = shlex.split(command)
+        # Found from where the run began: the broker itself starts in a directory of its own.
+        self.command = [os.path.abspath(shutil.which(program) or program), *arguments]
         self.directory = directory
         self.port = free_port()
         os.makedirs(directory, exist_ok=True)
