@@ -9,7 +9,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-target=${CARGO_TARGET_DIR:-target}
+# Absolute, because the tests run what is below it from directories of their own.
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 logs=$target/check
 mkdir -p "$logs"
 passed=0

@@ -2,7 +2,8 @@
 # Sourced by the scripts beside it: builds what they run, starts a broker on a free port, and stops it when the script ends.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-target=${CARGO_TARGET_DIR:-$root/target}
+# Absolute, because what is below it is also run from other directories.
+target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
 # Where the load generators are; set it to use ones that are built already.
 bench=${CORELANE_BENCH_BIN:-$target/release}
 # The broker's command; it is given --listen and --shards.

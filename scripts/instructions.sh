@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 reference=bench/instructions.txt
-target=${CARGO_TARGET_DIR:-target}
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 command -v valgrind >/dev/null || { [ "$(id -u)" -eq 0 ] && apt-get update -qq && apt-get install -y -qq valgrind >/dev/null; }
 cargo build --locked --release --quiet -p corelane-bench --bin core_publish --bin core_rules --bin core_records
 
