@@ -28,12 +28,12 @@ end_all() {
 }
 trap end_all EXIT
 
-# start_server kafka|mongo: starts it on a free port, in $kafka_port or $mongo_port. The exit code 3 of a server that cannot be had here is
-# that of the script.
+# start_server kafka|mongo: starts it on a free port, in $kafka_port or $mongo_port. Its status is 3 where the server cannot be had, and
+# ends the script that does not look.
 start_server() {
     local port
     port=$(free_port)
-    "$root/scripts/$1.sh" start --port "$port" >"$work/$1.out"
+    "$root/scripts/$1.sh" start --port "$port" >"$work/$1.out" || return
     printf -v "$1_port" %s "$port"
     head -n 1 "$work/$1.out"
 }

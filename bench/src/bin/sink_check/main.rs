@@ -1,5 +1,21 @@
 //! What sinks have to show: the limit of what a server takes from a plain client, load whose acknowledgements are remembered, and every
 //! message found again.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`found`] | every message that was found: losses, duplicates, order per key, times |
+//! | [`acknowledged`] | what a broker has acknowledged to its clients, as a file |
+//! | [`publishing`] | QoS 1 clients that outlive their broker |
+//! | [`kafka`] | a plain producer, and a topic read to its end |
+//! | [`mongodb`] | a plain driver, and a collection read to its end |
+//!
+//! They are not in the library because what only reaches an MQTT broker should not link the clients of Kafka and MongoDB.
+
+mod acknowledged;
+mod found;
+mod kafka;
+mod mongodb;
+mod publishing;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corelane_bench::load::report::{Percentiles, significant};
@@ -7,9 +23,8 @@ use corelane_bench::load::scenario::SIZE_MAX;
 use corelane_bench::load::stamp::{JSON_BYTES_MIN, STAMP_BYTES};
 use corelane_bench::load::template::Template;
 use corelane_bench::process;
-use corelane_bench::sinks::found::Found;
-use corelane_bench::sinks::publishing::{self, WINDOW_MAX};
-use corelane_bench::sinks::{acknowledged, kafka, mongodb};
+use found::Found;
+use publishing::WINDOW_MAX;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! MongoDB as the checks see it: documents inserted by the plain driver, and a collection read to its end.
 
 use super::found::Found;
-use crate::load::stamp::Stamp;
-use crate::process;
+use corelane_bench::load::stamp::Stamp;
+use corelane_bench::process;
 use mongodb::bson::{Document, RawBsonRef, RawDocument, doc};
 use mongodb::{Client, Collection};
 use std::fmt;
@@ -77,7 +77,7 @@ pub fn insert(filling: &Filling) -> Result<Inserted, String> {
 
 /// What a payload in JSON becomes.
 fn document(publisher: u32, sequence: u32, size: usize) -> Document {
-    let pad = "x".repeat(size.saturating_sub(crate::load::stamp::JSON_BYTES_MIN));
+    let pad = "x".repeat(size.saturating_sub(corelane_bench::load::stamp::JSON_BYTES_MIN));
     doc! { "due": 0i64, "publisher": i64::from(publisher), "sequence": i64::from(sequence), "speed": i64::from(sequence % 200), "pad": pad }
 }
 

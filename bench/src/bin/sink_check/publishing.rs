@@ -2,14 +2,14 @@
 //! again what was not acknowledged (with DUP), and goes on. What was acknowledged is remembered by number. One thread serves all.
 
 use super::acknowledged::Ranges;
-use crate::epoll;
-use crate::load::buffers::{Buffers, Slot};
-use crate::load::control::{histogram, record};
-use crate::load::packets::{self, Connect, Incoming};
-use crate::load::report::{Percentiles, significant};
-use crate::load::socket::{self, EdgeSet, Event, now_ns};
-use crate::load::stamp::{STAMP_BYTES, Stamp};
-use crate::load::template::Template;
+use corelane_bench::epoll;
+use corelane_bench::load::buffers::{Buffers, Slot};
+use corelane_bench::load::control::{histogram, record};
+use corelane_bench::load::packets::{self, Connect, Incoming};
+use corelane_bench::load::report::{Percentiles, significant};
+use corelane_bench::load::socket::{self, EdgeSet, Event, now_ns};
+use corelane_bench::load::stamp::{STAMP_BYTES, Stamp};
+use corelane_bench::load::template::Template;
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::fmt;
@@ -270,7 +270,7 @@ impl<'a> Fleet<'a> {
     fn finish(mut self, began_ns: u64, from_ns: u64, until_ns: u64) -> Outcome {
         for number in 0..self.settings.clients {
             self.out.clear();
-            self.out.extend_from_slice(&crate::mqtt::DISCONNECT);
+            self.out.extend_from_slice(&corelane_bench::mqtt::DISCONNECT);
             if self.clients[number as usize].state == State::Up {
                 self.send(number);
             }
@@ -518,7 +518,7 @@ fn packet_id(sequence: u32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mqtt::{self, PINGREQ};
+    use corelane_bench::mqtt::{self, PINGREQ};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 

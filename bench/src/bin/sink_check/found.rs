@@ -1,8 +1,8 @@
 //! What was found in a sink. It remembers every number of every publisher, so a duplicate is one however late it comes; order is that
 //! of the first appearances, which is what a reader that skips what it has seen gets.
 
-use crate::load::control::histogram;
-use crate::load::stamp::Stamp;
+use corelane_bench::load::control::histogram;
+use corelane_bench::load::stamp::Stamp;
 use hdrhistogram::Histogram;
 use std::fmt;
 

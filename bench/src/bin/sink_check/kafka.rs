@@ -1,11 +1,11 @@
 //! Kafka as the checks see it: topics made, records produced by a plain producer as fast as it can or at a rate, a topic read to its end.
 
 use super::found::Found;
-use crate::load::control::record;
-use crate::load::socket::now_ns;
-use crate::load::stamp::{STAMP_BYTES, Stamp};
-use crate::load::template::Template;
-use crate::process;
+use corelane_bench::load::control::record;
+use corelane_bench::load::socket::now_ns;
+use corelane_bench::load::stamp::{STAMP_BYTES, Stamp};
+use corelane_bench::load::template::Template;
+use corelane_bench::process;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
