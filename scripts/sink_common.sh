@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317
-# Sourced, after common.sh, by the scripts that measure sinks: servers of their own that end with the script, and verdicts.
+# Sourced, after common.sh, by the scripts with rules and sinks: servers of their own that end with the script, and verdicts.
 
 failures=0
 kafka_port=
@@ -70,6 +70,20 @@ sink = "kafka"
 topic = "$2"
 payload = "\${payload}"
 ack = "${3:-queued}"
+TOML
+}
+
+# file_rule SQL PATH: the same for a file.
+file_rule() {
+    cat <<TOML
+[[file]]
+name = "rows"
+path = "$2"
+[[rule]]
+name = "telemetry"
+sql = '$1'
+[[rule.action]]
+sink = "rows"
 TOML
 }
 
