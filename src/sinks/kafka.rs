@@ -431,10 +431,13 @@ impl ProducerContext for Context {
     }
 }
 
-/// Keeps an error of a client for the status.
+/// Keeps an error of a client for the status. That all servers are down is no news beside why the last of them is, which came before.
 pub(super) fn note_error(connection: &super::status::Connection, error: &KafkaError, reason: &str) {
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
         connection.set_connected(false);
+        if !connection.last_error().is_empty() {
+            return;
+        }
     }
     let code = error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| code.to_string());
     connection.fail(&if reason.is_empty() { code } else { format!("{code}: {reason}") });

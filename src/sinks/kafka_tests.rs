@@ -376,3 +376,16 @@ fn a_wrong_setting_is_an_error_at_the_start() {
     let error = World::try_start(1, vec![options], &[(0, Confirm::Delivered)], |_| None).err().unwrap();
     assert!(error.to_string().starts_with("sink kafka: property no.such.setting=1: "), "{error}");
 }
+
+#[test]
+fn the_last_error_is_why_a_server_is_down_and_not_that_all_are() {
+    let connection = super::super::status::Connection::default();
+    let note = |code, reason: &str| note_error(&connection, &KafkaError::Global(code), reason);
+    connection.set_connected(true);
+    note(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down");
+    assert!(connection.last_error().ends_with("1/1 brokers are down"), "{}", connection.last_error());
+    assert!(!connection.is_connected());
+    note(RDKafkaErrorCode::Authentication, "no such user");
+    note(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down");
+    assert!(connection.last_error().ends_with("no such user"), "{}", connection.last_error());
+}

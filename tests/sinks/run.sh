@@ -33,7 +33,7 @@ arguments=()
 status=0
 if [ -z "$mock" ]; then
     kafka_port=$(free_port)
-    "$root/scripts/kafka.sh" start --port "$kafka_port" >"$work/kafka.out" || status=$?
+    "$root/scripts/kafka.sh" start --secure --port "$kafka_port" >"$work/kafka.out" || status=$?
     case $status in
         0)
             "$root/scripts/install.sh" kcat kcat

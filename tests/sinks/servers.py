@@ -1,6 +1,7 @@
 """What the cases talk to: the broker with a configuration of its own, Kafka (the real one or librdkafka's mock cluster), MongoDB, HTTP."""
 
 import http.server
+import itertools
 import json
 import os
 import random
@@ -109,7 +110,12 @@ class RealKafka:
         self.brokers = f"127.0.0.1:{port}"
 
     def do(self, command):
-        subprocess.run([*self.script, command, "--port", str(self.port)], check=True, stdout=subprocess.DEVNULL)
+        return subprocess.run([*self.script, command, "--port", str(self.port)], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def settings(self, heading):
+        """What the script says that a broker's configuration needs, below this heading."""
+        _, _, rest = self.do("start").partition(f"{heading}:\n")
+        return "".join(f"{line.strip()}\n" for line in itertools.takewhile(lambda line: line.startswith(" "), rest.splitlines()))
 
     def down(self):
         self.do("kill")

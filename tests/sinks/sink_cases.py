@@ -9,6 +9,7 @@ import argparse
 import inspect
 import json
 import os.path
+import re
 import shutil
 import subprocess
 import sys
@@ -55,9 +56,14 @@ class World:
             self.mongo_uri = f"mongodb://127.0.0.1:{self.mongo_port}"
             self.has |= {"mongo"}
 
-    def broker(self, config, settings=""):
-        """A broker with these tables, and with more settings of its own than the cases have in common."""
-        return Broker(self.arguments.broker, os.path.join(self.arguments.directory, uuid.uuid4().hex[:8]), settings, config)
+    def broker(self, config, settings="", files=()):
+        """A broker with these tables, with more settings of its own than the cases have in common, and with files in its directory."""
+        directory = os.path.join(self.arguments.directory, uuid.uuid4().hex[:8])
+        os.makedirs(directory)
+        for name, text in dict(files).items():
+            with open(os.path.join(directory, name), "w") as file:
+                file.write(text)
+        return Broker(self.arguments.broker, directory, settings, config)
 
     def kafka_sink(self, more=""):
         return f'[[kafka]]\nname = "kafka"\nbrokers = "{self.kafka.brokers}"\n{more}\n'
@@ -260,6 +266,36 @@ def dead_letter_of_the_server(world):
             client.deliver("t", payload)
     check(world.values(topic, 2), ["before", "after"])
     check(len(until(lambda: broker.lines("dead.jsonl"), 5, "the dead letter")), 1, "dead letters")
+
+
+@case("TLS with SASL (PLAIN, SCRAM) or a certificate, for sinks and sources; who is refused is told why, and no password is in the log", "real_kafka")
+def secured(world):
+    by_sasl, by_certificate = (world.kafka.settings(heading) for heading in ("with TLS and SASL", "with TLS and a certificate"))
+    ways = {mechanism: by_sasl.replace("scram_sha_512", mechanism) for mechanism in ("plain", "scram_sha_256", "scram_sha_512")}
+    ways["certificate"] = by_certificate
+    check(all("tls = true" in settings for settings in ways.values()), True, "settings that the script prints:")
+    topic, commands = fresh("secured"), fresh("commands")
+    world.produce(commands, "to/car", "stop")
+    stranger = by_sasl.replace(re.search('sasl_password_path = "(.*)"', by_sasl)[1], "wrong-password")
+    config = f'[[kafka]]\nname = "stranger"\ndead_letter_path = "dead.jsonl"\n{stranger}'
+    config += rule('SELECT * FROM "stranger"', {"sink": "stranger", "topic": topic}, name="stranger")
+    for way, settings in ways.items():
+        config += f'[[kafka]]\nname = "{way}"\n{settings}'
+        config += rule(f'SELECT * FROM "{way}"', {"sink": way, "topic": topic, "payload": "${payload}", "ack": "delivered"}, name=way)
+    config += f'[[kafka_source]]\nname = "commands"\ntopics = "{commands}"\ngroup = "{fresh("group")}"\nfrom_beginning = true\n{by_sasl}'
+    broker = world.broker(config, files={"wrong-password": "not-the-one"})
+    with Client(broker.port, "car") as client:
+        client.subscribe("to/#")
+        check(client.message(seconds=30)[:2], ("to/car", b"stop"))
+        client.deliver("stranger", "?")
+        for way in ways:
+            client.deliver(way, way)
+    check(sorted(world.values(topic, len(ways))), sorted(ways))
+    reason = until(lambda: sys_value(broker, "sinks/stranger/last_error"), 15, "why the stranger is refused")
+    check("uthentication" in reason, True, f"the reason is {reason!r}:")
+    check(sys_value(broker, "sinks/stranger/connected"), "0", "connected")
+    with open(broker.path("log")) as log:
+        check("not-the-one" in log.read(), False, "the password is in the log:")
 
 
 @case("with ack = delivered an outage of Kafka holds PUBACK and PUBREC, answers pings, and loses nothing", "kafka")
