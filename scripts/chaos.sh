@@ -3,15 +3,15 @@
 # a QoS 1 message every 100 ms. Fails if one of those is late, if the broker dies, or if its log speaks of a panic.
 # Usage: chaos.sh [--broker COMMAND] [options of the `chaos` generator, e.g. --minutes 5 --seed N]
 set -euo pipefail
-[ "${1:-}" = --broker ] && { export CORELANE_BROKER=$2; shift 2; }
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$0")/common.sh"
+if [ "${1:-}" = --broker ]; then broker=$(text "$@"); shift 2; fi
 
 build_broker
 build_bench
 start_broker 2
 result=0
-"$bench/chaos" --address "127.0.0.1:$port" "$@" || result=$?
+attend "$bench/chaos" --address "127.0.0.1:$port" "$@" || result=$?
 if kill -0 "$broker_pid" 2>/dev/null; then
     echo "the broker is alive: PASS"
 else

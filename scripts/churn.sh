@@ -3,15 +3,15 @@
 # end differs by more than 5 % from memory after the first minute, if a client was not served, or if the broker died.
 # Usage: churn.sh [--broker COMMAND] [options of the `churn` generator, e.g. --minutes 10 --rate 2000 --seed N]
 set -euo pipefail
-[ "${1:-}" = --broker ] && { export CORELANE_BROKER=$2; shift 2; }
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$0")/common.sh"
+if [ "${1:-}" = --broker ]; then broker=$(text "$@"); shift 2; fi
 
 build_broker
 build_bench
 start_broker 2
 result=0
-"$bench/churn" --address "127.0.0.1:$port" --pid "$broker_pid" "$@" || result=$?
+attend "$bench/churn" --address "127.0.0.1:$port" --pid "$broker_pid" "$@" || result=$?
 if ! kill -0 "$broker_pid" 2>/dev/null; then
     echo "the broker died: FAIL"
     tail -40 "$broker_log"

@@ -1,6 +1,9 @@
 # shellcheck shell=bash disable=SC2034
 # Sourced by the scripts beside it: builds what they run, starts a broker on a free port, and stops it when the script ends.
 
+# shellcheck source-path=SCRIPTDIR source=options.sh
+. "$(dirname "${BASH_SOURCE[0]}")/options.sh"
+
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Absolute, because what is below it is also run from other directories.
 target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
@@ -71,6 +74,17 @@ start_broker() {
     # shellcheck disable=SC2086
     start "$broker_log" "$@" $broker --listen "127.0.0.1:$port" --shards "$shards"
     broker_pid=$started
+}
+
+# attend COMMAND...: runs a command to its end, with its status. It is in the background, since the shell acts on a signal only once what
+# is in the foreground has ended; so a signal ends the script at once, and the command with it.
+attend() {
+    local status=0
+    "$@" &
+    pids+=("$!")
+    wait "$!" || status=$?
+    unset 'pids[-1]'
+    return "$status"
 }
 
 # stop PID: stops one of the servers.

@@ -5,22 +5,27 @@
 # Usage: compare.sh [--cases qos0,qos1,…] [--servers floor,corelane,…] [--rounds 7] [--broker COMMAND] [--keep FILE]
 #   --keep FILE  keeps the line of each run; `corelane-bench table FILE` makes the table again
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$0")/common.sh"
 cases=qos0,qos1,qos2,qos0-one,qos1-one,open-5k,fan-out-1000,fan-out-19500,connect,storm,idle
 servers=floor,corelane,mosquitto,rumqttd
 rounds=7
 keep=
 while [ $# -gt 0 ]; do
     case $1 in
-        --cases) cases=$2; shift 2 ;;
-        --servers) servers=$2; shift 2 ;;
-        --rounds) rounds=$2; shift 2 ;;
-        --broker) export CORELANE_BROKER=$2; shift 2 ;;
-        --keep) keep=$(realpath -m "$2"); shift 2 ;;
-        *) echo "usage: compare.sh [--cases LIST] [--servers LIST] [--rounds N] [--broker COMMAND] [--keep FILE]" >&2; exit 2 ;;
+        --cases) cases=$(text "$@"); shift 2 ;;
+        --servers) servers=$(text "$@"); shift 2 ;;
+        --rounds) rounds=$(number "$@"); shift 2 ;;
+        --broker) broker=$(text "$@"); shift 2 ;;
+        --keep) keep=$(text "$@"); keep=$(realpath -m "$keep"); shift 2 ;;
+        *) usage "unknown option $1" ;;
     esac
 done
-# shellcheck source-path=SCRIPTDIR source=common.sh
-. "$(dirname "$0")/common.sh"
+names --servers "$servers" floor corelane mosquitto rumqttd
+build_bench
+known=$("$bench/corelane-bench" list | awk '/^cases/ { on = 1; next } on { print $1 }')
+# shellcheck disable=SC2086 # A name is a word.
+names --cases "$cases" $known
 IFS=, read -ra cases <<<"$cases"
 IFS=, read -ra servers <<<"$servers"
 # Of the cores that this process may use, the first two.
@@ -33,7 +38,6 @@ ulimit -n "$(ulimit -Hn)"
 wants() { local server; for server in "${servers[@]}"; do [ "$server" = "$1" ] && return; done; return 1; }
 
 peers=$target/peers
-build_bench
 if wants corelane; then build_broker; fi
 if wants mosquitto; then "$(dirname "$0")/install.sh" mosquitto mosquitto; fi
 if wants rumqttd && ! [ -x "$peers/bin/rumqttd" ]; then
@@ -120,8 +124,9 @@ run_case() {
         case $wanted in qos1 | qos2) run=qos0 ;; qos1-one) run=qos0-one ;; esac
     fi
     start_server "$server" "$run"
-    line=$(taskset -c "${cores[1]}" timeout -k 5 300 "$bench/corelane-bench" case "$run" --threads 1 --address "127.0.0.1:$port" \
-        --broker-pid "$started" 2>"$work/error") || status=$?
+    attend taskset -c "${cores[1]}" timeout -k 5 300 "$bench/corelane-bench" case "$run" --threads 1 --address "127.0.0.1:$port" \
+        --broker-pid "$started" >"$work/line" 2>"$work/error" || status=$?
+    line=$(<"$work/line")
     # 1 is a failed check, and there is a line; the rest are runs that could not be made.
     if [ "$status" -gt 1 ]; then
         line="case=$run status=$status"

@@ -2,6 +2,9 @@
 # Sourced by kafka.sh and mongo.sh: one server in the background, known by a directory that holds its pid, its log and its data.
 # The caller sets: name (for people), state (the directory), port.
 
+# shellcheck source-path=SCRIPTDIR source=options.sh
+. "$(dirname "${BASH_SOURCE[0]}")/options.sh"
+
 pid=
 
 # running: whether the server is alive; sets $pid. A pid counts only with the time at which its process began, since pids come again.
@@ -95,10 +98,4 @@ dispatch() {
             fi ;;
         *) usage ;;
     esac
-}
-
-# usage: the comment on top of the script.
-usage() {
-    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
-    exit 2
 }

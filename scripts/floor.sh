@@ -6,18 +6,18 @@
 # Prints medians, smallest and largest of all rounds; fails if a bound does not hold.
 # Usage: floor.sh [--broker COMMAND] [--rounds 7] [--seconds 3]
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$0")/common.sh"
 rounds=7
 seconds=3
 while [ $# -gt 0 ]; do
     case $1 in
-        --broker) export CORELANE_BROKER=$2; shift 2 ;;
-        --rounds) rounds=$2; shift 2 ;;
-        --seconds) seconds=$2; shift 2 ;;
-        *) echo "unknown option $1" >&2; exit 2 ;;
+        --broker) broker=$(text "$@"); shift 2 ;;
+        --rounds) rounds=$(number "$@"); shift 2 ;;
+        --seconds) seconds=$(number "$@"); shift 2 ;;
+        *) usage "unknown option $1" ;;
     esac
 done
-# shellcheck source-path=SCRIPTDIR source=common.sh
-. "$(dirname "$0")/common.sh"
 # Of the cores that this process may use, the first two.
 mapfile -t cores < <(taskset -cp $$ | sed 's/.*: //' | tr ',' '\n' | awk -F- '{ for (core = $1; core <= ($2 == "" ? $1 : $2); core++) print core }')
 [ "${#cores[@]}" -ge 2 ] || { echo "two cores are needed" >&2; exit 2; }
@@ -33,8 +33,9 @@ floor_pid=$started
 load() {
     local name=$1 protocol=$2 to=$3 pid=$4 line
     shift 4
-    line=$(taskset -c "${cores[1]}" "$bench/echo_load" --address "127.0.0.1:$to" --protocol "$protocol" --pid "$pid" \
-        --payload 64 --seconds "$seconds" "$@")
+    attend taskset -c "${cores[1]}" "$bench/echo_load" --address "127.0.0.1:$to" --protocol "$protocol" --pid "$pid" \
+        --payload 64 --seconds "$seconds" "$@" >"$work/line"
+    line=$(<"$work/line")
     printf '  %-16s %s\n' "$name" "$line"
     grep -o 'cpu_us=[^ ]*' <<<"$line" | cut -d= -f2 >>"$work/$name.cpu"
     grep -o 'p50_us=[^ ]*' <<<"$line" | cut -d= -f2 >>"$work/$name.p50"

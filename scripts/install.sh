@@ -2,6 +2,9 @@
 # Installs Debian packages, and says so, unless a command is there already.
 # Usage: install.sh COMMAND PACKAGE..., with an empty COMMAND to install in any case
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=options.sh
+. "$(dirname "$0")/options.sh"
+[ $# -gt 1 ] || usage
 command=$1
 shift
 PATH=$PATH:/usr/sbin

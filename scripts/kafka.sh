@@ -26,10 +26,10 @@ command=${1:-}
 shift || true
 while [ $# -gt 0 ]; do
     case $1 in
-        --port) port=$2; shift 2 ;;
-        --partitions) partitions=$2; shift 2 ;;
+        --port) port=$(number "$@"); shift 2 ;;
+        --partitions) partitions=$(number "$@"); shift 2 ;;
         --secure) secure=1; shift ;;
-        *) usage ;;
+        *) usage "unknown option $1" ;;
     esac
 done
 target=$(realpath -m "${CARGO_TARGET_DIR:-$(dirname "$0")/../target}")

@@ -19,8 +19,8 @@ command=${1:-}
 shift || true
 while [ $# -gt 0 ]; do
     case $1 in
-        --port) port=$2; shift 2 ;;
-        *) usage ;;
+        --port) port=$(number "$@"); shift 2 ;;
+        *) usage "unknown option $1" ;;
     esac
 done
 target=$(realpath -m "${CARGO_TARGET_DIR:-$(dirname "$0")/../target}")

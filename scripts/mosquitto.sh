@@ -2,11 +2,13 @@
 # Debian's mosquitto behind the flags that Corelane takes, for comparisons: --listen ADDRESS:PORT; anything else is ignored.
 # Installs the package when it is missing. The process becomes mosquitto, so killing it stops the broker.
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=options.sh
+. "$(dirname "$0")/options.sh"
 
 listen=127.0.0.1:1883
 while [ $# -gt 0 ]; do
     case $1 in
-        --listen) listen=$2; shift 2 ;;
+        --listen) listen=$(text "$@"); shift 2 ;;
         *) shift ;;
     esac
 done

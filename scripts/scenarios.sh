@@ -7,29 +7,43 @@
 #   --connections N  at most so many clients per scenario; by default what the limit of open files allows
 #   --seconds N      measured phases of a fixed length last so long
 set -euo pipefail
-only=
-connections=$(($(ulimit -Hn) - 1500))
-seconds=10
-reports=
-while [ $# -gt 0 ]; do
-    case $1 in
-        --only) only=$2; shift 2 ;;
-        --connections) connections=$2; shift 2 ;;
-        --seconds) seconds=$2; shift 2 ;;
-        --reports) reports=$(realpath -m "$2"); shift 2 ;;
-        --broker) export CORELANE_BROKER=$2; shift 2 ;;
-        *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | grep -v '^set' >&2; exit 2 ;;
-    esac
-done
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$0")/common.sh"
 # shellcheck source-path=SCRIPTDIR source=sink_common.sh
 . "$(dirname "$0")/sink_common.sh"
+only=
+connections=
+seconds=10
+reports=
+while [ $# -gt 0 ]; do
+    case $1 in
+        --only) only=$(text "$@"); shift 2 ;;
+        --connections) connections=$(number "$@"); shift 2 ;;
+        --seconds) seconds=$(number "$@"); shift 2 ;;
+        --reports) reports=$(text "$@"); reports=$(realpath -m "$reports"); shift 2 ;;
+        --broker) broker=$(text "$@"); shift 2 ;;
+        *) usage "unknown option $1" ;;
+    esac
+done
 reports=${reports:-$target/reports}
+if [ -z "$connections" ]; then
+    files=$(ulimit -Hn)
+    [ "$files" != unlimited ] || files=1000000000
+    connections=$((files - 1500))
+    [ "$connections" -gt 0 ] || {
+        echo "scenarios.sh: the hard limit of open files is $files, and the broker and the generator keep 1500 for what is no client: raise it" \
+            "(ulimit -Hn as root, docker run --ulimit nofile=N:N), or say --connections N" >&2
+        exit 1
+    }
+fi
 mkdir -p "$reports"
 ulimit -n "$(ulimit -Hn)"
 build_broker
 build_bench
+# NAME CLIENTS of each scenario that comes with the program.
+scenarios=$("$bench/corelane-bench" list | awk '/^scenarios/ { on = 1; next } /^cases/ { on = 0 } on { gsub(",", "", $2); print $1, $2 }')
+# shellcheck disable=SC2046 # A name is a word.
+[ -z "$only" ] || names --only "$only" $(cut -d' ' -f1 <<<"$scenarios")
 
 # start_with_rule: starts the broker with a rule for the vehicles' messages, to Kafka or else to a file.
 start_with_rule() {
@@ -57,14 +71,13 @@ all_found() {
 }
 
 failed=0
-# NAME CLIENTS of each scenario that comes with the program.
 while read -r name clients; do
     [ -z "$only" ] || [[ ",$only," == *",$name,"* ]] || continue
     scale=$(awk -v room="$connections" -v clients="$clients" 'BEGIN { printf "%.6g", (clients > room ? room / clients : 1) }')
     echo "== $name, scale $scale"
     if [ "$name" = iov-background ]; then start_with_rule; else start_broker auto; fi
     status=0
-    timeout -k 5 600 "$bench/corelane-bench" run "$name" --scale "$scale" --duration-s "$seconds" --address "127.0.0.1:$port" \
+    attend timeout -k 5 600 "$bench/corelane-bench" run "$name" --scale "$scale" --duration-s "$seconds" --address "127.0.0.1:$port" \
         --broker-pid "$broker_pid" --html "$reports/$name.html" --json "$reports/$name.json" --progress-s 5 || status=$?
     stop "$broker_pid"
     if [ "$name" = iov-background ] && [ "$status" -eq 0 ]; then
@@ -72,6 +85,6 @@ while read -r name clients; do
     fi
     echo "== $name: $([ "$status" -eq 0 ] && echo passed || echo "FAILED ($status)")"
     [ "$status" -eq 0 ] || failed=$((failed + 1))
-done < <("$bench/corelane-bench" list | awk '/^scenarios/ { on = 1; next } /^cases/ { on = 0 } on { gsub(",", "", $2); print $1, $2 }')
+done <<<"$scenarios"
 echo "reports: $reports"
 [ "$failed" -eq 0 ] || { echo "$failed scenarios failed" >&2; exit 1; }

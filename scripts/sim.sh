@@ -6,13 +6,8 @@
 #   --minutes M  fresh seeds for M minutes
 #   --survey N   N seeds from CORELANE_SIM_FROM (1) on: which fail and how, and what the core counted in all of them
 set -euo pipefail
-cd "$(dirname "$0")/.."
-
-usage() {
-    sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
-    exit 2
-}
-
+# shellcheck source-path=SCRIPTDIR source=options.sh
+. "$(dirname "$0")/options.sh"
 [ $# -eq 0 ] || [ $# -eq 2 ] || usage
 case ${1:-} in
     "") ;;
@@ -21,6 +16,7 @@ case ${1:-} in
     --survey) export CORELANE_SIM_SURVEY=$2 ;;
     *) usage ;;
 esac
+cd "$(dirname "$0")/.."
 # Where one kind of run is asked for, the faults are left out.
 only=()
 [ $# -eq 0 ] || only=(every_seed)

@@ -6,22 +6,22 @@
 # Server, broker and clients share this machine's cores, so the server has less of them with clients than alone.
 # Environment: that of mongo.sh. Ends with 3 where it cannot run (see there).
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$0")/common.sh"
+# shellcheck source-path=SCRIPTDIR source=sink_common.sh
+. "$(dirname "$0")/sink_common.sh"
 clients=15000
 connect_rate=4000
 seconds=60
 while [ $# -gt 0 ]; do
     case $1 in
-        --clients) clients=$2; shift 2 ;;
-        --connect-rate) connect_rate=$2; shift 2 ;;
-        --seconds) seconds=$2; shift 2 ;;
-        --broker) export CORELANE_BROKER=$2; shift 2 ;;
-        *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | grep -v '^set' >&2; exit 2 ;;
+        --clients) clients=$(number "$@"); shift 2 ;;
+        --connect-rate) connect_rate=$(number "$@"); shift 2 ;;
+        --seconds) seconds=$(number "$@"); shift 2 ;;
+        --broker) broker=$(text "$@"); shift 2 ;;
+        *) usage "unknown option $1" ;;
     esac
 done
-# shellcheck source-path=SCRIPTDIR source=common.sh
-. "$(dirname "$0")/common.sh"
-# shellcheck source-path=SCRIPTDIR source=sink_common.sh
-. "$(dirname "$0")/sink_common.sh"
 ulimit -n "$(ulimit -Hn)"
 
 build_broker
@@ -32,7 +32,8 @@ uri=mongodb://127.0.0.1:$mongo_port
 best=0
 for shape in "100 1" "1000 1" "1000 4" "5000 4"; do
     read -r batch parallel <<<"$shape"
-    line=$("$bench/sink_check" insert --into mongodb --server "$uri" --name "corelane.alone_${batch}_$parallel" --batch "$batch" --parallel "$parallel" --seconds 8)
+    attend "$bench/sink_check" insert --into mongodb --server "$uri" --name "corelane.alone_${batch}_$parallel" --batch "$batch" --parallel "$parallel" --seconds 8 >"$work/line"
+    line=$(<"$work/line")
     echo "alone, $parallel insertMany of $batch at a time: $line"
     found=$(grep -o '[0-9]* documents/s' <<<"$line" | cut -d' ' -f1)
     [ "$found" -le "$best" ] || best=$found
@@ -46,7 +47,7 @@ load() {
     echo "== $name: $rate messages/s for $seconds s"
     start_configured 1 "$(free_port)" < <(mongo_rule "$name" delivered)
     before=$(threads_cpu "$broker_pid")
-    "$bench/sink_check" publish --address "127.0.0.1:$port" --clients "$clients" --connect-rate "$connect_rate" --rate "$rate" --json \
+    attend "$bench/sink_check" publish --address "127.0.0.1:$port" --clients "$clients" --connect-rate "$connect_rate" --rate "$rate" --json \
         --keep-alive-s 300 --window 4 --seconds "$seconds" --drain-s 120 --acknowledged "$work/$name" --quiet >"$work/$name.log" 2>&1 || status=$?
     after=$(threads_cpu "$broker_pid")
     cat "$work/$name.log"
@@ -57,7 +58,7 @@ load() {
         { printf "CPU of the broker: %s %.2f µs per message\n", $1, ($2 - before[$1]) / 1e3 / messages }' <(echo "$before") <(echo "$after")
     stop "$broker_pid"
     status=0
-    "$bench/sink_check" check --into mongodb --server "$uri" --name "corelane.$name" --acknowledged "$work/$name" || status=$?
+    attend "$bench/sink_check" check --into mongodb --server "$uri" --name "corelane.$name" --acknowledged "$work/$name" || status=$?
     verdict "all acknowledged documents are there" [ "$status" -eq 0 ]
 }
 load at_its_rate "$best" $((seconds / 2))

@@ -8,24 +8,23 @@
 #   --down LIST   how many seconds the server is down each time: "3 15 5"
 # Environment: that of kafka.sh and mongo.sh. Ends with 3 where these cannot run (see there).
 set -euo pipefail
-usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | grep -v '^set' >&2; exit 2; }
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$0")/common.sh"
+# shellcheck source-path=SCRIPTDIR source=sink_common.sh
+. "$(dirname "$0")/sink_common.sh"
 case ${1:-} in kafka | mongodb) into=$1; shift ;; *) usage ;; esac
 rate=2000
 clients=200
 down="3 15 5"
 while [ $# -gt 0 ]; do
     case $1 in
-        --rate) rate=$2; shift 2 ;;
-        --clients) clients=$2; shift 2 ;;
-        --down) down=$2; shift 2 ;;
-        --broker) export CORELANE_BROKER=$2; shift 2 ;;
-        *) usage ;;
+        --rate) rate=$(number "$@"); shift 2 ;;
+        --clients) clients=$(number "$@"); shift 2 ;;
+        --down) down=$(text "$@"); shift 2 ;;
+        --broker) broker=$(text "$@"); shift 2 ;;
+        *) usage "unknown option $1" ;;
     esac
 done
-# shellcheck source-path=SCRIPTDIR source=common.sh
-. "$(dirname "$0")/common.sh"
-# shellcheck source-path=SCRIPTDIR source=sink_common.sh
-. "$(dirname "$0")/sink_common.sh"
 
 build_broker
 build_bench
@@ -88,6 +87,6 @@ wait "$publisher" || status=$?
 tail -n 4 "$work/clients.log"
 verdict "the clients' messages were all acknowledged in the end" [ "$status" -eq 0 ]
 status=0
-"$bench/sink_check" check "${place[@]}" --acknowledged "$work/acknowledged" || status=$?
+attend "$bench/sink_check" check "${place[@]}" --acknowledged "$work/acknowledged" || status=$?
 verdict "no acknowledged message is missing in $into" [ "$status" -eq 0 ]
 ended

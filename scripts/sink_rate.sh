@@ -12,6 +12,10 @@
 # Kafka, broker and clients share this machine's cores. The end-to-end times are exact to a millisecond, which is how Kafka keeps them.
 # Environment: that of kafka.sh. Ends with 3 where it cannot run (see there).
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$0")/common.sh"
+# shellcheck source-path=SCRIPTDIR source=sink_common.sh
+. "$(dirname "$0")/sink_common.sh"
 rate=
 seconds=60
 rounds=3
@@ -19,19 +23,15 @@ round_seconds=10
 p99_ms=500
 while [ $# -gt 0 ]; do
     case $1 in
-        --rate) rate=$2; shift 2 ;;
-        --seconds) seconds=$2; shift 2 ;;
-        --rounds) rounds=$2; shift 2 ;;
-        --round-seconds) round_seconds=$2; shift 2 ;;
-        --p99-ms) p99_ms=$2; shift 2 ;;
-        --broker) export CORELANE_BROKER=$2; shift 2 ;;
-        *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | grep -v '^set' >&2; exit 2 ;;
+        --rate) rate=$(number "$@"); shift 2 ;;
+        --seconds) seconds=$(number "$@"); shift 2 ;;
+        --rounds) rounds=$(number "$@"); shift 2 ;;
+        --round-seconds) round_seconds=$(number "$@"); shift 2 ;;
+        --p99-ms) p99_ms=$(number "$@"); shift 2 ;;
+        --broker) broker=$(text "$@"); shift 2 ;;
+        *) usage "unknown option $1" ;;
     esac
 done
-# shellcheck source-path=SCRIPTDIR source=common.sh
-. "$(dirname "$0")/common.sh"
-# shellcheck source-path=SCRIPTDIR source=sink_common.sh
-. "$(dirname "$0")/sink_common.sh"
 
 clients=2000
 build_broker
@@ -62,7 +62,7 @@ publish = ["vehicles"]
 seconds = $2
 measure = true
 TOML
-    "$bench/corelane-bench" run "$work/load.toml" --address "127.0.0.1:$port" --broker-pid "$broker_pid" --threads 1 --progress-s 0 \
+    attend "$bench/corelane-bench" run "$work/load.toml" --address "127.0.0.1:$port" --broker-pid "$broker_pid" --threads 1 --progress-s 0 \
         --json "$work/load.json" >"$work/load.out" 2>&1 || { cat "$work/load.out" >&2; return 1; }
 }
 
@@ -92,7 +92,7 @@ run() {
     load "$1" "$2"
     sent=$(report 'r["sent"]')
     found=0
-    "$bench/sink_check" verify "${place[@]}" --expect "$sent" --key 'vehicle-{i}' --follow-s 10 >"$work/found" || found=$?
+    attend "$bench/sink_check" verify "${place[@]}" --expect "$sent" --key 'vehicle-{i}' --follow-s 10 >"$work/found" || found=$?
     p99=$(sed -n 's/.*p99 \([0-9.,]*[0-9]\).*/\1/p' "$work/found" | tr -d ,)
     due=$(report 'p["sent"] / max(p["due"], 1)')
     stop "$broker_pid"
@@ -147,7 +147,8 @@ for round in $(seq "$rounds"); do
     topics=$((topics + 1))
     plain=(--into kafka --server "127.0.0.1:$kafka_port" --name "telemetry-$topics")
     "$bench/sink_check" create "${plain[@]}"
-    line=$("$bench/sink_check" produce "${plain[@]}" --json --publishers "$clients" --rate "$rate" --messages $((rate * round_seconds)))
+    attend "$bench/sink_check" produce "${plain[@]}" --json --publishers "$clients" --rate "$rate" --messages $((rate * round_seconds)) >"$work/line"
+    line=$(<"$work/line")
     grep -o 'CPU [0-9.]*' <<<"$line" | cut -d' ' -f2 >>"$work/plain"
     echo "round $round: sink core $(tail -n 1 "$work/sink") µs per message; plain producer: $line"
 done

@@ -9,4 +9,4 @@ set -euo pipefail
 program=trees
 [ "${1:-}" = --turns ] && { program=turns; shift; }
 build_bench
-"$bench/$program" "$@"
+attend "$bench/$program" "$@"

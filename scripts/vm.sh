@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs a command in a virtual machine: Debian's stock cloud kernel in qemu, by software emulation, with nothing but an initramfs that
-# holds the release binaries (bin/), scripts/, tuning/ and busybox. Shows the command's output as it comes and ends with its exit code;
-# 124 when the time is over, 125 when the machine ended without one. There is no network but the guest's loopback. The command's
-# environment names the binaries, so that scripts that source common.sh build nothing.
+# holds the release binaries (bin/), scripts/, tuning/, bench/scenarios/ and busybox. Shows the command's output as it comes and ends with
+# its exit code; 124 when the time is over, 125 when the machine ended without one. There is no network but the guest's loopback. The
+# command's environment names the binaries, so that scripts that source common.sh build nothing.
 # Usage: vm.sh [--memory-mib 12288] [--cpus 2] [--timeout-s 600] COMMAND...
 # Installs qemu when it is missing; the kernel and busybox are packages that are only unpacked, below target/vm.
 set -euo pipefail
@@ -14,14 +14,15 @@ cpus=2
 timeout_s=600
 while [ $# -gt 0 ]; do
     case $1 in
-    --memory-mib) memory_mib=$2 ;;
-    --cpus) cpus=$2 ;;
-    --timeout-s) timeout_s=$2 ;;
+    --memory-mib) memory_mib=$(number "$@") ;;
+    --cpus) cpus=$(number "$@") ;;
+    --timeout-s) timeout_s=$(number "$@") ;;
+    -*) usage "unknown option $1" ;;
     *) break ;;
     esac
     shift 2
 done
-[ $# -gt 0 ] || { echo "usage: vm.sh [--memory-mib N] [--cpus N] [--timeout-s N] COMMAND..." >&2; exit 2; }
+[ $# -gt 0 ] || usage "which command?"
 
 packages=$target/vm
 mkdir -p "$packages"
@@ -76,6 +77,8 @@ for program in $broker $bench/corelane-bench; do
     strip "$tree/corelane/bin/${program##*/}"
 done
 cp -r "$root/scripts" "$root/tuning" "$tree/corelane/"
+mkdir "$tree/corelane/bench"
+cp -r "$root/bench/scenarios" "$tree/corelane/bench/"
 printf '%q ' "$@" >"$tree/command"
 cat >"$tree/init" <<'INIT'
 #!/bin/busybox sh

@@ -2,6 +2,7 @@
 
 use crate::config::Flags;
 use crate::trial::Trial;
+use clap::builder::RangedI64ValueParser;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -15,6 +16,8 @@ pub mod exit {
     pub const SOFTWARE: u8 = 70;
     /// The kernel refuses what the broker needs: io_uring is missing or forbidden, or a resource limit is too low.
     pub const OS: u8 = 71;
+    /// What was asked for cannot be written to standard output.
+    pub const IO: u8 = 74;
     /// A listener's port is privileged.
     pub const NO_PERMISSION: u8 = 77;
     /// The configuration, or a rule, has errors.
@@ -32,6 +35,7 @@ Exit codes:
   69  an address cannot be listened on: in use, or not this host's
   70  the broker failed while it ran
   71  the kernel refuses what the broker needs: io_uring missing or forbidden, a resource limit too low
+  74  standard output cannot be written: a full disk
   77  no permission to listen on a port
   78  the configuration or a rule has errors; each is one line with (file,) line and column
  134  aborted (SIGABRT): a defect, or a shard stalled for longer than broker.stall_s";
@@ -57,7 +61,7 @@ pub enum Command {
     /// Say what so many connections need of this host, what it has, and how to get what is short
     Doctor {
         /// Connections at the same time
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+        #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = RangedI64ValueParser::<u64>::new().range(1..=100_000_000))]
         connections: u64,
         /// One JSON object instead of a table
         #[arg(long)]
@@ -133,6 +137,7 @@ mod tests {
             (&["check-config"], "FILE"),
             (&["doctor"], "--connections"),
             (&["doctor", "--connections", "0"], "0 is not in 1..=100000000"),
+            (&["doctor", "--connections", "-5"], "-5 is not in 1..=100000000"),
             (&["rules", "test", "--topic", "t"], "--sql"),
             (&["rules", "test", "--sql", "x", "--topic", "t", "--qos", "3"], "0..=2"),
             (&["rules", "test", "--sql", "x", "--topic", "t", "--property", "k"], "NAME=VALUE"),

@@ -73,7 +73,9 @@ fn fail(code: u8, message: impl Display) -> ExitCode {
 /// Writes to standard output; a reader that has read enough, such as `head`, is no error.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => fail(exit::OS, format_args!("corelane: error: {error}")),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            fail(exit::IO, format_args!("corelane: error: standard output cannot be written: {error}"))
+        }
         _ => ExitCode::SUCCESS,
     }
 }

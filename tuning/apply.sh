@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes the kernel ready for N connections, says whether it is, or puts back what was there before.
 # Usage: apply.sh --connections N           applies; as root. A value that is high enough already stays as it is
-#        apply.sh --connections N --check   prints need, have and verdict of each knob; exit 1 when one is short
+#        apply.sh --connections N --check   prints need, have and verdict of each knob as `corelane doctor` does; exit 1 when one is short
 #        apply.sh --connections N --print sysctl|limits|systemd   prints the file for sysctl.d, limits.d or a systemd unit
 #        apply.sh --revert                  puts back every value and file as it was before the first apply; as root
 # What was there before is kept in /var/lib/corelane-tuning (CORELANE_TUNING_STATE names another folder).
@@ -12,9 +12,16 @@ state=${CORELANE_TUNING_STATE:-/var/lib/corelane-tuning}
 etc=${CORELANE_TUNING_ETC:-/etc}
 sys=${CORELANE_TUNING_SYS:-/proc/sys}
 
+# usage [WHAT IS WRONG]
 usage() {
-    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
+    [ $# -eq 0 ] || printf 'apply.sh: %s\n' "$1" >&2
+    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0" >&2
     exit 2
+}
+
+# needs_value OPTION [VALUE]...
+needs_value() {
+    [ $# -gt 1 ] || usage "$1 needs a value"
 }
 
 connections=
@@ -22,43 +29,60 @@ action=apply
 while [ $# -gt 0 ]; do
     case $1 in
     --connections)
-        [ $# -gt 1 ] || usage
+        needs_value "$@"
         connections=$2
         shift
         ;;
     --check) action=check ;;
     --print)
-        [ $# -gt 1 ] || usage
+        needs_value "$@"
         action=print
         printed=$2
         shift
         ;;
     --revert) action=revert ;;
-    *) usage ;;
+    *) usage "unknown option $1" ;;
     esac
     shift
 done
-[ "$action" = revert ] || case $connections in
-'' | *[!0-9]* | ?????????*) usage ;;
-esac
+if [ "$action" != revert ]; then
+    asked=$connections
+    # Without leading zeros, with which the shell would take it for an octal number.
+    case $asked in *[!0-9]*) connections= ;; *) connections=${asked#"${asked%%[!0]*}"} ;; esac
+    if [ -z "$connections" ] || [ ${#connections} -gt 9 ] || [ "$connections" -gt 100000000 ]; then
+        usage "--connections needs a whole number from 1 to 100000000${asked:+, not \"$asked\"}"
+    fi
+fi
 
 # Open files of one process: its connections, and room for whatever else it opens.
 files=$((${connections:-0} + ${connections:-0} / 10 + 4096))
 
-# knobs: each knob and what it has to be at least; where there are several numbers, each of them. README.md says why.
+# knobs: a line for each, KNOB|WHEN LESS|NEED|VALUE. It is judged by NEED, which is the doctor's (src/doctor/rows.rs), and raised to VALUE,
+# which has room; where there are several numbers, each of them. README.md says why.
 knobs() {
+    # What the broker opens beside its connections, with a shard on each core.
+    need_files=$((connections + 32 + 32 * $(nproc 2>/dev/null || echo 1)))
+    need_host_files=$((need_files + $(first "$sys/fs/file-nr")))
+    need_backlog=$(lower 65535 "$connections")
     # Two files for each connection: the clients of a load test may be on the same host.
     host_files=$((2 * files + 65536))
     cat <<KNOBS
-fs.nr_open $files
-fs.file-max $host_files
-net.core.somaxconn 65535
-net.core.netdev_max_backlog $(higher 16384 "$connections")
-net.ipv4.tcp_max_syn_backlog 65535
-net.ipv4.tcp_max_orphans $((connections + 4096))
-net.ipv4.tcp_mem $connections $((2 * connections)) $((4 * connections))
-net.netfilter.nf_conntrack_max $((2 * connections + 65536))
+fs.nr_open|short|$need_files|$files
+fs.file-max|short|$need_host_files|$host_files
+net.core.somaxconn|short|$need_backlog|65535
+net.core.netdev_max_backlog|hint|$connections|$(higher 16384 "$connections")
+net.ipv4.tcp_max_syn_backlog|short|$need_backlog|65535
+net.ipv4.tcp_max_orphans|hint|$connections|$((connections + 4096))
+net.ipv4.tcp_mem|short|0 $connections 0|$connections $((2 * connections)) $((4 * connections))
+net.netfilter.nf_conntrack_max|short|$connections|$((2 * connections + 65536))
 KNOBS
+}
+
+# first FILE: the first number in it; 0 where it cannot be read.
+first() {
+    # shellcheck disable=SC2046 # It is the first word.
+    set -- $(cat "$1" 2>/dev/null) 0
+    echo "$1"
 }
 
 # file_of KNOB: where the kernel shows it.
@@ -79,6 +103,11 @@ higher() {
     if [ ${#1} -gt 18 ] || { [ ${#2} -le 18 ] && [ "$1" -ge "$2" ]; }; then echo "$1"; else echo "$2"; fi
 }
 
+# lower A B: the lower of two numbers.
+lower() {
+    if [ "$(higher "$1" "$2")" = "$1" ]; then echo "$2"; else echo "$1"; fi
+}
+
 # raised HAVE NEED...: HAVE with each number raised to the one in its place.
 raised() {
     all=
@@ -94,16 +123,20 @@ raised() {
 check() {
     short=0
     printf '%-32s %-26s %-26s %s\n' knob need have verdict
-    while read -r knob need; do
+    while IFS='|' read -r knob lack need _; do
         old=$(have "$knob")
         # shellcheck disable=SC2086 # Its numbers are words.
         if [ -z "$old" ]; then
-            verdict='ok (not in this kernel)'
+            case $knob in
+            # Without the module nothing is tracked, and where there is the module every namespace shows the knob.
+            net.netfilter.*) verdict='ok (not in this kernel)' ;;
+            *) verdict='unknown (not shown here: a network namespace hides it)' ;;
+            esac
         elif [ "$(raised "$old" $need)" = "$old" ]; then
             verdict=ok
         else
-            verdict=short
-            short=1
+            verdict=$lack
+            [ "$lack" = hint ] || short=1
         fi
         printf '%-32s %-26s %-26s %s\n' "$knob" "$need" "${old:--}" "$verdict"
     done <<KNOBS
@@ -136,10 +169,10 @@ print_file() {
     case $1 in
     sysctl)
         echo "# For $connections connections, by tuning/apply.sh; its README says what each is for. A value that a host already exceeds is best left out."
-        knobs | while read -r knob need; do
+        knobs | while IFS='|' read -r knob _ _ value; do
             # Without the module the knob does not exist, and sysctl would complain.
             case $knob in net.netfilter.*) printf '%s' - ;; esac
-            echo "$knob = $need"
+            echo "$knob = $value"
         done
         ;;
     limits)
@@ -155,25 +188,44 @@ print_file() {
         echo "LimitNOFILE=$files"
         echo "LimitMEMLOCK=infinity"
         ;;
-    *) usage ;;
+    *) usage "--print needs sysctl, limits or systemd, not \"$1\"" ;;
     esac
 }
 
 # The sysctl file of this host: as print_file has it, but with what is higher already.
 print_own_sysctl() {
-    print_file sysctl | while read -r knob equals need; do
+    print_file sysctl | while read -r knob equals value; do
         old=$(have "${knob#-}")
         # shellcheck disable=SC2086 # Its numbers are words.
         case $equals in
-        =) [ -z "$old" ] || need=$(raised "$old" $need) ;;
+        =) [ -z "$old" ] || value=$(raised "$old" $value) ;;
         esac
-        echo "$knob $equals $need"
+        echo "$knob $equals $value"
     done
+}
+
+# own_files: the open files that this host's files are to allow. What it gives already is not lowered: the limit of this process, and what
+# files for limits and units say, since ours come after most of them. Above fs.nr_open a limit cannot be set, and logins would fail.
+own_files() {
+    most=$(higher "$files" "$(ulimit -Hn | sed 's/[^0-9]*//')")
+    for limit in $(
+        cat "$etc"/security/limits.conf "$etc"/security/limits.d/*.conf 2>/dev/null |
+            sed -nE 's/^[[:space:]]*(\*|root)[[:space:]]+(hard|-)[[:space:]]+nofile[[:space:]]+([0-9]+|unlimited|infinity|-1).*/\3/p'
+        cat "$etc"/systemd/system/corelane.service "$etc"/systemd/system/corelane.service.d/*.conf 2>/dev/null |
+            sed -nE 's/^LimitNOFILE=([0-9]+:)?([0-9]+|infinity).*/\2/p'
+    ); do
+        case $limit in *[!0-9]*) limit=$(first "$sys/fs/nr_open") ;; esac
+        most=$(higher "$most" "$limit")
+    done
+    lower "$most" "$(higher "$files" "$(first "$sys/fs/nr_open")")"
 }
 
 # install_file sysctl|limits|systemd NAME
 install_file() {
-    if [ "$1" = sysctl ]; then print_own_sysctl; else print_file "$1"; fi >"$state/new"
+    case $1 in
+    sysctl) print_own_sysctl ;;
+    *) (files=$(own_files) && print_file "$1") ;;
+    esac >"$state/new"
     shift
     if cmp -s "$state/new" "$etc/$1"; then
         rm "$state/new"
@@ -194,15 +246,24 @@ reload_systemd() {
     if [ -d /run/systemd/system ] && [ "$etc" = /etc ]; then systemctl daemon-reload; fi
 }
 
+# lock: waits for another apply or revert. It is on the folder that the state lies in, so that it leaves no file behind; without flock
+# there is none.
+lock() {
+    mkdir -p "$(dirname "$state")"
+    exec 9<"$(dirname "$state")"
+    ! command -v flock >/dev/null || flock 9
+}
+
 apply() {
     must_be_root
+    lock
     mkdir -p "$state"
     touch "$state/sysctls"
-    while read -r knob need; do
+    while IFS='|' read -r knob _ need value; do
         old=$(have "$knob")
         [ -n "$old" ] || continue
         # shellcheck disable=SC2086 # Its numbers are words.
-        new=$(raised "$old" $need)
+        new=$(raised "$(raised "$old" $need)" $value)
         [ "$new" != "$old" ] || continue
         grep -q "^$knob " "$state/sysctls" || echo "$knob $old" >>"$state/sysctls"
         set_knob "$knob" "$new"
@@ -221,9 +282,17 @@ FILES
 revert() {
     [ -d "$state" ] || { echo "nothing to revert: $state is not there"; return; }
     must_be_root
+    lock
+    # Another revert may have come first.
+    [ -d "$state" ] || { echo "nothing to revert: $state is not there"; return; }
+    left=0
     while read -r knob old; do
+        if [ -z "$(have "$knob")" ]; then
+            echo "apply.sh: $knob is left out: it is gone since it was raised (it was $old; a module was unloaded)" >&2
+            continue
+        fi
         echo "$knob: $(have "$knob") -> $old"
-        set_knob "$knob" "$old"
+        set_knob "$knob" "$old" || left=1
     done <"$state/sysctls"
     while read -r _ file folder; do
         if [ -e "$state/files/$file.before" ]; then
@@ -238,8 +307,10 @@ revert() {
     done <<FILES
 $(file_list)
 FILES
+    # Also when a knob could not be put back: it has been said which, and the next time it would not be otherwise.
     rm -r "$state"
     reload_systemd
+    return $left
 }
 
 case $action in

@@ -88,6 +88,15 @@ fn the_doctor_ends_with_1_where_something_is_short_and_its_json_is_one_object() 
 }
 
 #[test]
+fn a_result_that_cannot_be_written_ends_with_a_code_of_its_own() {
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corelane"));
+    let ended = command.args(["doctor", "--connections", "1"]).stdout(full).output().expect("the broker's binary starts");
+    assert_eq!(ended.status.code(), Some(74), "{ended:?}");
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("standard output cannot be written"), "{ended:?}");
+}
+
+#[test]
 fn each_fault_of_a_configuration_is_a_line_with_file_line_and_what_to_write() {
     let file = File::new("[limits]\npacket_byte_max = 1024\nconnect_deadline_s = \"10s\"\n\n[broker]\nstall_s = -1\n");
     let expected = [
