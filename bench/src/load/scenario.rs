@@ -382,7 +382,8 @@ impl Scenario {
                 if self.groups[group].publish.as_ref().is_none_or(|publish| publish.every_s.is_none()) {
                     return wrong("the group is not open loop");
                 }
-                if !(search.factor > 1.0 && search.factor <= 1000.0) || !phase.measure || phase.seconds.is_none() {
+                let is_factor = search.factor > 1.0 && search.factor <= 1000.0;
+                if !is_factor || !phase.measure || phase.seconds.is_none() {
                     return wrong("it needs a factor above 1 (at most 1000) and a measured phase with seconds");
                 }
                 if !(search.received > 0.0 && search.received <= 1.0) {
@@ -391,7 +392,7 @@ impl Scenario {
                 if search.bisections > 20 {
                     return wrong("20 bisections are the most");
                 }
-                if [search.mean_response_ms, search.p99_ms].into_iter().flatten().any(|bound| !(bound > 0.0)) {
+                if !search.mean_response_ms.into_iter().chain(search.p99_ms).all(|bound| bound > 0.0) {
                     return wrong("bounds are above 0");
                 }
             }
@@ -407,7 +408,7 @@ impl Scenario {
         let Check { resident_bytes, unanswered_pings, .. } = self.check;
         let bounds =
             [lost, duplicates, out_of_order, failures, p99_ms, mean_ms, unsent, unacknowledged, resident_bytes, unanswered_pings];
-        if bounds.iter().any(|bound| !(*bound >= 0.0)) {
+        if !bounds.into_iter().all(|bound| bound >= 0.0) {
             return Err("check: bounds are numbers from 0, or inf for any number".to_owned());
         }
         Ok(())
