@@ -5,9 +5,12 @@ use corelane_bench::load::comparison;
 use corelane_bench::load::conductor::{self, Settings};
 use corelane_bench::load::library::{self, CASES, SCENARIOS};
 use corelane_bench::load::scenario::Scenario;
+use corelane_bench::load::socket;
 use corelane_bench::load::{html, report::grouped};
+use std::fs::File;
+use std::io::{self, ErrorKind, Seek, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -18,18 +21,21 @@ struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 every check held, 1 one did not, 2 the run could not be made.";
+Exit codes: 0 every check held, 1 one did not, 2 the run could not be made. SIGINT or SIGTERM ends a run early, with its report; a
+second one at once, without.";
 
 #[derive(Subcommand)]
 enum Command {
     /// Run a scenario: one that `list` names, or a file
     Run {
+        /// Its name, or the path of a file in TOML (see `show`)
         scenario: String,
         #[command(flatten)]
         options: Options,
     },
     /// Run a case of the comparison of brokers and end with one line for scripts; the workers never sleep
     Case {
+        /// Its name, or the path of a file in TOML
         case: String,
         #[command(flatten)]
         options: Options,
@@ -61,10 +67,10 @@ struct Options {
     #[arg(long, value_parser = parse_phase)]
     phase_s: Vec<(String, f64)>,
     /// Sample CPU and memory of this process
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     broker_pid: Option<u32>,
     /// Worker threads; by default one per core, and as many as the limit of open files asks for
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Workers never sleep, so that their wake-ups are not in the latencies
     #[arg(long)]
@@ -123,11 +129,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run { scenario, options } => run(SCENARIOS, &scenario, options, false),
         Command::Case { case, options } => run(CASES, &case, options, true),
-        Command::List => {
-            list("scenarios", SCENARIOS);
-            list("cases", CASES);
-            Ok(true)
-        }
+        Command::List => print(&(list("scenarios", SCENARIOS) + &list("cases", CASES))).map(|()| true),
         Command::Show { name } => show(&name),
         Command::Table { results } => table(&results),
     };
@@ -152,6 +154,11 @@ fn run(from: &[(&str, &str)], name: &str, options: Options, is_case: bool) -> Re
     for (phase, seconds) in options.phase_s {
         scenario = scenario.with_phase_lasting(&phase, seconds)?;
     }
+    scenario.validate()?;
+    // Before the run, which may take an hour: a file that cannot be written is known now.
+    let json = options.json.as_deref().map(open).transpose()?;
+    let page = options.html.as_deref().map(open).transpose()?;
+    socket::catch_interrupts().map_err(|error| format!("signals: {error}"))?;
     let settings = Settings {
         addresses: options.address,
         sources: options.source.0,
@@ -166,41 +173,59 @@ fn run(from: &[(&str, &str)], name: &str, options: Options, is_case: bool) -> Re
         progress_s: options.progress_s.unwrap_or(u32::from(!is_case)),
     };
     let report = conductor::run(&scenario, &settings)?;
-    let write = |path: &PathBuf, text: String| std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()));
-    if let Some(path) = &options.json {
-        write(path, serde_json::to_string_pretty(&report).map_err(|error| error.to_string())? + "\n")?;
+    print(&if is_case { report.line() + "\n" } else { report.table() + "\n" })?;
+    if let Some(file) = json {
+        let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())? + "\n";
+        replace(file, options.json.as_deref(), &text)?;
     }
-    if let Some(path) = &options.html {
-        write(path, html::page(&report))?;
-    }
-    if is_case {
-        println!("{}", report.line());
-    } else {
-        println!("{}", report.table());
+    if let Some(file) = page {
+        replace(file, options.html.as_deref(), &html::page(&report))?;
     }
     Ok(report.holds())
+}
+
+/// Opens a file for a report; what is in it stays until there is one.
+fn open(path: &Path) -> Result<File, String> {
+    let file = File::options().write(true).create(true).truncate(false).open(path);
+    file.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn replace(mut file: File, path: Option<&Path>, text: &str) -> Result<(), String> {
+    // What is no plain file (a pipe, a terminal) is only written to.
+    let is_plain = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    let written = if is_plain { file.set_len(0).and_then(|()| file.rewind()) } else { Ok(()) };
+    let written = written.and_then(|()| file.write_all(text.as_bytes()));
+    written.map_err(|error| format!("{}: {error}", path.unwrap_or(Path::new("?")).display()))
+}
+
+/// To standard output, whose reader may have gone.
+fn print(text: &str) -> Result<(), String> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
+        _ => Ok(()),
+    }
 }
 
 fn table(results: &PathBuf) -> Result<bool, String> {
     let text = std::fs::read_to_string(results).map_err(|error| format!("{}: {error}", results.display()))?;
     let table = comparison::Table::of(&text)?;
-    print!("{table}");
+    print(&table.to_string())?;
     Ok(table.all_met())
 }
 
-fn list(title: &str, library: &[(&str, &str)]) {
-    println!("{title}:");
+fn list(title: &str, library: &[(&str, &str)]) -> String {
+    let mut out = format!("{title}:\n");
     for (name, text) in library {
         // A test holds that they all parse.
         if let Ok(scenario) = Scenario::parse(text) {
-            println!("  {name:<16} {:>12} clients  {}", grouped(scenario.clients()), scenario.description.trim());
+            out += &format!("  {name:<16} {:>12} clients  {}\n", grouped(scenario.clients()), scenario.description.trim());
         }
     }
+    out
 }
 
 fn show(name: &str) -> Result<bool, String> {
     let found = SCENARIOS.iter().chain(CASES).find(|(known, _)| *known == name);
     let (_, text) = found.ok_or_else(|| format!("{name}: no such scenario or case"))?;
-    print!("{text}");
-    Ok(true)
+    print(text).map(|()| true)
 }

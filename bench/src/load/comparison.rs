@@ -77,9 +77,11 @@ struct Line {
     title: &'static str,
     aim: Aim,
     floor: Option<Spread>,
+    /// Rounds of the subject, or of who has most.
+    rounds: usize,
     /// By server, without the floor: figures, multiples of the floor in the same round, and rounds in which a check failed.
     servers: Vec<(String, Option<Spread>, Option<Spread>, usize)>,
-    /// `None` where there is nothing to compare.
+    /// `None` where the subject took no part. Without a figure, or a floor to compare it with, an aim is not met.
     met: Option<bool>,
 }
 
@@ -87,7 +89,6 @@ struct Line {
 pub struct Table {
     lines: Vec<Line>,
     servers: Vec<String>,
-    rounds: usize,
 }
 
 impl Table {
@@ -107,7 +108,9 @@ impl Table {
             }
             runs.insert((case, server, round), values);
         }
-        let rounds = runs.keys().map(|key| key.2).collect::<std::collections::BTreeSet<_>>().len();
+        if runs.is_empty() {
+            return Err("there are no runs in it".to_owned());
+        }
         let figure = |row: &Row, server: &str, round: u32| -> Option<f64> {
             runs.get(&(row.case, server, round))?.get(row.figure)?.parse().ok()
         };
@@ -138,20 +141,24 @@ impl Table {
             if floor.is_none() && of_servers.iter().all(|server| server.1.is_none() && server.3 == 0) {
                 continue;
             }
-            let met = of_servers.iter().find(|server| server.0 == SUBJECT).and_then(|(_, figures, times, failed)| {
-                let within = match row.aim {
-                    Aim::Times(most) => times.as_ref()?.median <= most,
-                    Aim::AtMost(most) => figures.as_ref()?.median <= most,
-                    Aim::Above(most) => figures.as_ref()?.median <= floor.as_ref()?.median + most,
+            let took_part = !rounds_of(SUBJECT).is_empty();
+            let met = of_servers.iter().find(|server| server.0 == SUBJECT && took_part).map(|(_, figures, times, failed)| {
+                let within = |of: &Option<Spread>, most: f64| of.is_some_and(|spread| spread.median <= most);
+                let is_within = match row.aim {
+                    Aim::Times(most) => within(times, most),
+                    Aim::AtMost(most) => within(figures, most),
+                    Aim::Above(most) => floor.is_some_and(|floor| within(figures, floor.median + most)),
                 };
-                Some(within && *failed == 0)
+                is_within && *failed == 0
             });
-            lines.push(Line { title: row.title, aim: row.aim, floor, servers: of_servers, met });
+            let of_subject = Some(rounds_of(SUBJECT).len()).filter(|rounds| *rounds > 0);
+            let rounds = of_subject.or_else(|| servers.iter().map(|name| rounds_of(name).len()).max()).unwrap_or(0);
+            lines.push(Line { title: row.title, aim: row.aim, floor, rounds, servers: of_servers, met });
         }
-        Ok(Self { lines, servers, rounds })
+        Ok(Self { lines, servers })
     }
 
-    /// Whether every aim that could be looked at is met.
+    /// Whether every aim of the cases that the subject took part in is met.
     pub fn all_met(&self) -> bool {
         self.lines.iter().all(|line| line.met != Some(false))
     }
@@ -161,10 +168,9 @@ impl fmt::Display for Table {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         writeln!(
             out,
-            "medians of {} rounds, least and greatest in parentheses; × is times the floor of the same round",
-            self.rounds
+            "medians, least and greatest in parentheses; × is times the floor of the same round; n is how many rounds"
         )?;
-        write!(out, "{:<43} {:<26}", "", FLOOR)?;
+        write!(out, "{:<43} {:>2} {:<26}", "", "n", FLOOR)?;
         for server in &self.servers {
             if server == SUBJECT {
                 write!(out, " {:<28} {:<14}", format!("{server}, figure"), "aim")?;
@@ -174,7 +180,7 @@ impl fmt::Display for Table {
         writeln!(out)?;
         for line in &self.lines {
             let optional = |spread: &Option<Spread>| spread.map_or_else(|| "–".to_owned(), |spread| spread.to_string());
-            write!(out, "{:<43} {:<26}", line.title, optional(&line.floor))?;
+            write!(out, "{:<43} {:>2} {:<26}", line.title, line.rounds, optional(&line.floor))?;
             for (server, figures, times, failed) in &line.servers {
                 if server == SUBJECT {
                     let aim = match line.aim {
@@ -236,6 +242,18 @@ round=1 server=corelane for=idle case=idle cost=701 kernel=3800 checks=pass
     fn a_failed_check_of_ours_is_an_aim_not_met() {
         let results = RESULTS.replace("cost=0.44 checks=pass", "cost=0.40 checks=fail");
         assert_eq!(Table::of(&results).unwrap().lines[0].met, Some(false));
+    }
+
+    #[test]
+    fn an_aim_without_a_figure_is_not_met() {
+        let none = |line: &str| line.replace("cost=0.20", "").replace("cost=0.44", "").replace("cost=701 kernel=3800", "");
+        let of_subject = RESULTS.lines().map(|line| if line.contains("corelane") { none(line) } else { line.to_owned() });
+        let table = Table::of(&of_subject.collect::<Vec<_>>().join("\n")).unwrap();
+        assert!(table.lines.iter().all(|line| line.met == Some(false)) && !table.all_met());
+        let without_floor: String =
+            RESULTS.lines().filter(|line| !line.contains("floor")).map(|line| format!("{line}\n")).collect();
+        assert!(!Table::of(&without_floor).unwrap().all_met());
+        assert!(Table::of("").unwrap_err().contains("no runs"));
     }
 
     #[test]

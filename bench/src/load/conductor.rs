@@ -39,6 +39,10 @@ const LOOK: Duration = Duration::from_millis(2);
 const SAMPLE_NS: u64 = 1_000_000_000;
 /// Longest wait, after a measured phase, for messages that are still on their way.
 const DRAIN_NS: u64 = 10_000_000_000;
+/// When a run ends in which every connect has failed.
+const NOBODY_NS: u64 = 10_000_000_000;
+/// Steps of a search: a rate that nothing bounds would grow forever.
+const STEPS_MAX: usize = 60;
 /// Files of a thread that are no connections.
 const FILES_BESIDE: u64 = 64;
 /// Before memory is read: the kernel frees lazily, and so may the broker's allocator.
@@ -52,7 +56,16 @@ pub fn run(scenario: &Scenario, settings: &Settings) -> Result<Report, String> {
     let clients = scenario.clients();
     let per_thread = limit.saturating_sub(FILES_BESIDE).max(1);
     let needed = u32::try_from(clients.div_ceil(per_thread)).map_err(|_| "too many clients".to_owned())?;
-    let threads = settings.threads.unwrap_or(cores.len() as u32).max(needed).max(1);
+    let mut threads = settings.threads.unwrap_or(cores.len() as u32).max(needed).max(1);
+    if scenario.is_bound_to_one_worker() && threads > 1 {
+        if needed > 1 || settings.threads.is_some() {
+            return Err(format!(
+                "a closed loop (window) with several receivers of a message runs on one thread, which may have {per_thread} clients here; these are {clients} on {threads}"
+            ));
+        }
+        threads = 1;
+    }
+    let broker = settings.broker_pid.map(command_line).transpose()?.unwrap_or_default();
     let sources = if settings.sources.is_empty() { own_sources(&settings.addresses, clients) } else { settings.sources.clone() };
     let mut plan = Plan::new(scenario, settings.addresses.clone(), sources, threads)?;
     plan.spin = settings.spin;
@@ -88,7 +101,7 @@ pub fn run(scenario: &Scenario, settings: &Settings) -> Result<Report, String> {
                 }
             }
         }
-        let mut conductor = Conductor::new(scenario, settings, plan, control);
+        let mut conductor = Conductor::new(scenario, settings, plan, control, broker);
         let result = conductor.conduct();
         control.give(Command { quit: true, ..Command::default() });
         for worker in workers {
@@ -151,14 +164,16 @@ struct Conductor<'a> {
     last: Moment,
     phase: String,
     terminal: bool,
+    /// The command line of the broker, while it had one.
+    broker: String,
 }
 
 impl<'a> Conductor<'a> {
-    fn new(scenario: &'a Scenario, settings: &'a Settings, plan: &'a Plan, control: &'a Control) -> Self {
+    fn new(scenario: &'a Scenario, settings: &'a Settings, plan: &'a Plan, control: &'a Control, broker: String) -> Self {
         let last = Moment { at_ns: now_ns(), totals: Totals::default(), cpu_ns: None, threads_cpu_ns: BTreeMap::new() };
         let (began_ns, terminal) = (last.at_ns, std::io::stderr().is_terminal());
         let samples = Vec::with_capacity(4096);
-        Self { scenario, settings, plan, control, began_ns, samples, last, phase: String::new(), terminal }
+        Self { scenario, settings, plan, control, began_ns, samples, last, phase: String::new(), terminal, broker }
     }
 
     fn conduct(&mut self) -> Result<Report, String> {
@@ -168,6 +183,9 @@ impl<'a> Conductor<'a> {
         let mut steps = Vec::new();
         let mut slabs = Vec::new();
         for phase in &self.scenario.phases {
+            if socket::is_interrupted() {
+                break;
+            }
             self.phase.clone_from(&phase.name);
             match &phase.search {
                 Some(search) => {
@@ -204,25 +222,31 @@ impl<'a> Conductor<'a> {
             addresses: self.settings.addresses.iter().map(ToString::to_string).collect(),
             started_s,
             kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-            broker: self.settings.broker_pid.map(command_line).unwrap_or_default(),
+            broker: self.broker.clone(),
             threads: self.plan.workers,
             clients: self.scenario.clients(),
+            interrupted: socket::is_interrupted(),
             cost: cost(self.scenario.cost, &phases, slab.as_ref()),
             phases,
             search: steps,
             slab,
+            due: totals.get(Count::Due),
             sent: totals.get(Count::Sent),
             wanted: totals.get(Count::Wanted),
             received: totals.get(Count::Received),
             lost: totals.get(Count::Wanted).saturating_sub(totals.get(Count::Received)),
             duplicates: totals.get(Count::Duplicates),
             out_of_order: totals.get(Count::OutOfOrder),
-            unsent: totals.get(Count::Unsent),
+            too_late: totals.get(Count::TooLate),
+            foreign: totals.get(Count::Foreign),
+            unsent: totals.get(Count::Due).saturating_sub(totals.get(Count::Sent)),
+            unacknowledged: totals.get(Count::Acknowledgeable).saturating_sub(totals.get(Count::Acknowledged)),
             refused: totals.get(Count::Refused) + totals.get(Count::SubscriptionsRefused),
             connected: totals.get(Count::Connected),
             sessions_present: totals.get(Count::SessionsPresent),
             failed: totals.get(Count::Failed),
             dropped: totals.get(Count::Dropped),
+            first_loss: self.control.first_loss().map(str::to_owned),
             wills_due: totals.get(Count::WillsDue),
             wills: totals.get(Count::Wills),
             pings: totals.get(Count::Pings),
@@ -290,7 +314,8 @@ impl<'a> Conductor<'a> {
             name: phase.name.clone(),
             began_s: (before.at_ns - self.began_ns) as f64 / 1e9,
             measured: phase.measure,
-            complete: phase.seconds.is_some() || in_time,
+            complete: (phase.seconds.is_some() || in_time) && !socket::is_interrupted(),
+            published: publish != 0,
             seconds: (after.at_ns - before.at_ns) as f64 / 1e9,
             connections: self.all_up(),
             connected: after.totals.since(&before.totals, Count::Connected),
@@ -311,7 +336,7 @@ impl<'a> Conductor<'a> {
             self.control.give(Command { at_ns: after.at_ns, ..Command::default() });
             self.take_up()?;
             let drain_until_ns = after.at_ns + DRAIN_NS;
-            self.until(drain_until_ns, |conductor| conductor.is_done(publish))?;
+            self.until(drain_until_ns, |conductor| conductor.is_done(u64::MAX))?;
             self.control.give(Command { at_ns: now_ns(), collect: true, ..Command::default() });
             self.take_up()?;
             let mut collected = self.control.collected.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -336,12 +361,14 @@ impl<'a> Conductor<'a> {
             .fold(0.0, f64::max)
     }
 
-    /// Everything that these groups have to send has been sent, and all of it has arrived, wills too.
+    /// Everything that these groups have to send has been sent, and all of it has arrived and been acknowledged, wills too.
     fn is_done(&self, publish: u64) -> bool {
         let publishing = self.control.counts.iter().fold(0, |all, counts| all | counts.publishing());
         let totals = self.totals();
         publishing & publish == 0
+            && totals.get(Count::Sent) + totals.get(Count::Unsent) >= totals.get(Count::Due)
             && totals.get(Count::Received) >= totals.get(Count::Wanted)
+            && totals.get(Count::Acknowledged) >= totals.get(Count::Acknowledgeable)
             && (!self.scenario.check.wills || totals.get(Count::Wills) >= totals.get(Count::WillsDue))
     }
 
@@ -354,7 +381,7 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// Waits, with a sample each second; whether the end came before the deadline.
+    /// Waits, with a sample each second; whether the end came before the deadline, and before somebody ended the run.
     fn until(&mut self, deadline_ns: u64, ended: impl Fn(&Self) -> bool) -> Result<bool, String> {
         loop {
             if self.control.failed.load(Ordering::Acquire) {
@@ -364,13 +391,30 @@ impl<'a> Conductor<'a> {
                 return Ok(true);
             }
             let now_ns = now_ns();
-            if now_ns >= deadline_ns {
+            if now_ns >= deadline_ns || (socket::is_interrupted() && self.control.taken_up()) {
                 return Ok(false);
             }
+            self.give_up_on_nobody(now_ns)?;
             if now_ns >= self.last.at_ns + SAMPLE_NS {
                 self.sample();
             }
             std::thread::sleep(LOOK.min(Duration::from_nanos(deadline_ns - now_ns)));
+        }
+    }
+
+    /// A run in which every connect has failed for a while is not worth its patience.
+    fn give_up_on_nobody(&self, now_ns: u64) -> Result<(), String> {
+        if now_ns < self.began_ns + NOBODY_NS {
+            return Ok(());
+        }
+        let totals = self.totals();
+        match self.control.first_loss() {
+            Some(why) if totals.get(Count::Connected) == 0 => {
+                let addresses: Vec<_> = self.settings.addresses.iter().map(ToString::to_string).collect();
+                let failed = totals.get(Count::Failed);
+                Err(format!("no client has come in at {}; {failed} connects failed, the first with: {why}", addresses.join(", ")))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -451,7 +495,8 @@ impl<'a> Conductor<'a> {
                 bisections += 1;
                 rate = (holds * fails).sqrt();
             }
-            if bisections > search.bisections || rate < 1e-3 {
+            let is_over = steps.len() >= STEPS_MAX || !(1e-3..1e9).contains(&rate) || socket::is_interrupted();
+            if bisections > search.bisections || is_over {
                 return Ok((steps, best));
             }
         }
@@ -487,15 +532,31 @@ impl<'a> Conductor<'a> {
                 results.push(CheckResult { what: what.to_owned(), value, bound, holds: value <= bound });
             }
         };
+        let silent = |phase: &&PhaseReport| phase.measured && phase.published && phase.sent == 0;
+        at_most("measured phases in which nothing was published", report.phases.iter().filter(silent).count() as f64, 0.0);
+        let searches = self.scenario.phases.iter().filter(|phase| phase.search.is_some());
+        let in_vain = searches.filter(|phase| {
+            // The steps of a search have its phase's name with the rate behind it.
+            !report.search.iter().any(|step| step.holds && step.phase.starts_with(&format!("{} ×", phase.name)))
+        });
+        let in_vain_count = in_vain.count();
+        at_most("searches in which no rate holds", in_vain_count as f64, 0.0);
         at_most("messages lost", report.lost as f64, check.lost);
+        at_most("messages that were not published like this", report.foreign as f64, 0.0);
+        at_most("messages received more than published", report.received.saturating_sub(report.wanted) as f64, 0.0);
+        at_most("messages not acknowledged", report.unacknowledged as f64, check.unacknowledged);
         at_most("duplicates", report.duplicates as f64, check.duplicates);
         at_most("messages out of order", report.out_of_order as f64, check.out_of_order);
         at_most("connections failed or dropped", (report.failed + report.dropped) as f64, check.failures);
         at_most("messages or subscriptions refused", report.refused as f64, 0.0);
         at_most("clients not connected at the end", report.clients.saturating_sub(self.all_up()) as f64, 0.0);
-        at_most("phases not completed", report.phases.iter().filter(|phase| !phase.complete).count() as f64, 0.0);
-        if let Some(cost) = report.cost.as_ref().filter(|_| self.scenario.cost == Cost::Idle) {
-            at_most("resident bytes per connection", cost.value, check.resident_bytes);
+        let missing = self.scenario.phases.len().saturating_sub(report.phases.len() + in_vain_count);
+        let incomplete = report.phases.iter().filter(|phase| !phase.complete).count() + missing;
+        at_most("phases not completed", incomplete as f64, 0.0);
+        if self.scenario.cost == Cost::Idle {
+            // Without --broker-pid nobody knows, and what nobody knows does not hold.
+            let bytes = report.cost.as_ref().map_or(f64::NAN, |cost| cost.value);
+            at_most("resident bytes per connection", bytes, check.resident_bytes);
         }
         let unanswered = report.pings.saturating_sub(report.pongs) as f64 / report.pings.max(1) as f64;
         at_most("part of the pings not answered", unanswered, check.unanswered_pings);
@@ -511,7 +572,7 @@ impl<'a> Conductor<'a> {
         };
         at_most("p99 of the delivery time, ms", worst(|delivery| delivery.p99_ms), check.p99_ms);
         at_most("mean delivery time, ms", worst(|delivery| delivery.mean_ms), check.mean_ms);
-        let unsent = report.unsent as f64 / totals.get(Count::Due).max(1) as f64;
+        let unsent = report.unsent as f64 / report.due.max(1) as f64;
         at_most("part of the due messages not sent", unsent, check.unsent);
         results
     }
@@ -537,9 +598,10 @@ fn cost(cost: Cost, phases: &[PhaseReport], slab: Option<&SlabCost>) -> Option<C
     (units > 0).then(|| CpuCost { per: per.to_owned(), value: cpu_s * 1e6 / units as f64, kernel_bytes: None })
 }
 
-fn command_line(pid: u32) -> String {
-    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
+fn command_line(pid: u32) -> Result<String, String> {
+    let bytes =
+        std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|error| format!("--broker-pid {pid}: no such process: {error}"))?;
+    Ok(String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " "))
 }
 
 /// Resident bytes from `statm`: cheap for a process of any size, exact to a few pages per thread.

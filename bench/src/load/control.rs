@@ -2,8 +2,9 @@
 
 use super::counts::Counts;
 use hdrhistogram::Histogram;
-use std::sync::Mutex;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// What the clients do from `at_ns` on. Groups are bits.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +93,8 @@ pub struct Control {
     /// Delivery times since the coordinator last took them, to two digits.
     pub interval: Mutex<Histogram<u64>>,
     pub failed: AtomicBool,
+    /// Why the first connection was lost that was.
+    first_loss: OnceLock<String>,
 }
 
 impl Control {
@@ -104,7 +107,17 @@ impl Control {
             collected: Mutex::default(),
             interval: Mutex::new(histogram(2)),
             failed: AtomicBool::new(false),
+            first_loss: OnceLock::new(),
         }
+    }
+
+    /// A connect has failed, or the broker has closed a connection.
+    pub fn note_loss(&self, why: &io::Error) {
+        self.first_loss.get_or_init(|| why.to_string());
+    }
+
+    pub fn first_loss(&self) -> Option<&str> {
+        self.first_loss.get().map(String::as_str)
     }
 
     pub fn give(&self, command: Command) {

@@ -22,7 +22,7 @@ pub enum Count {
     /// Messages that were to be sent by their group's rate.
     Due,
     Sent,
-    /// Messages that were due while their client was not connected; they are not sent later.
+    /// Messages that were due and will not be sent any more: their client was not connected, or lost its connection before it had room.
     Unsent,
     /// Copies that have to arrive of what was sent.
     Wanted,
@@ -31,7 +31,13 @@ pub enum Count {
     ReceivedBytes,
     Duplicates,
     OutOfOrder,
-    /// Messages acknowledged to the end, at QoS 1 and 2.
+    /// So long after later ones that they may be duplicates; they do not count as received.
+    TooLate,
+    /// Messages that nobody has published like this to that receiver: another topic, size, payload or QoS, or from the future.
+    Foreign,
+    /// Messages sent with QoS 1 or 2, which are to be acknowledged.
+    Acknowledgeable,
+    /// Of these, acknowledged to the end.
     Acknowledged,
     /// Of those, with a reason code that says no.
     Refused,

@@ -228,7 +228,7 @@ fn verdict(holds: bool, yes: &str, no: &str) -> String {
 fn checks(report: &Report, out: &mut String) {
     let rows = report.checks.iter().map(|check| {
         let verdict = verdict(check.holds, "pass", "fail");
-        vec![escape(&check.what), significant(check.value), significant(check.bound), verdict]
+        vec![escape(&check.what), check.value_text(), significant(check.bound), verdict]
     });
     table(out, "Checks", &["", "value", "at most", ""], rows);
 }

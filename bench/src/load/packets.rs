@@ -17,6 +17,9 @@ pub struct Connect<'a> {
     pub will: Option<Will<'a>>,
 }
 
+/// The payload of every will, by which receivers know one.
+pub const WILL: &[u8] = b"gone";
+
 pub struct Will<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
@@ -126,6 +129,7 @@ pub enum Incoming<'a> {
     Publish {
         qos: u8,
         id: u16,
+        topic: &'a [u8],
         payload: &'a [u8],
     },
     Puback {
@@ -173,7 +177,7 @@ fn parse(v5: bool, first_byte: u8, body: &[u8]) -> Option<Incoming<'_>> {
         }
         PUBLISH => {
             let qos = first_byte >> 1 & 3;
-            let mut rest = body.get(2 + usize::from(id()?)..)?;
+            let (topic, mut rest) = body.get(2..)?.split_at_checked(usize::from(id()?))?;
             let mut id = 0;
             if qos > 0 {
                 id = u16::from_be_bytes(*rest.first_chunk()?);
@@ -182,7 +186,7 @@ fn parse(v5: bool, first_byte: u8, body: &[u8]) -> Option<Incoming<'_>> {
             if v5 {
                 rest = rest.get(properties_end(rest)?..)?;
             }
-            Incoming::Publish { qos, id, payload: rest }
+            Incoming::Publish { qos, id, topic, payload: rest }
         }
         PUBACK => Incoming::Puback { id: id()?, refused: refused() },
         PUBREC => Incoming::Pubrec { id: id()?, refused: refused() },
@@ -264,7 +268,8 @@ mod tests {
                 bytes.extend(payload);
                 assert_eq!(bytes, mqtt::publish(version, "t/1", &payload, qos, false, 8));
                 let id = if qos > 0 { 8 } else { 0 };
-                assert_eq!(read(v5, &bytes).unwrap(), Some((Incoming::Publish { qos, id, payload: &payload }, bytes.len())));
+                let publish = Incoming::Publish { qos, id, topic: b"t/1", payload: &payload };
+                assert_eq!(read(v5, &bytes).unwrap(), Some((publish, bytes.len())));
                 assert_eq!(read(v5, &bytes[..bytes.len() - 1]).unwrap(), None);
             }
         }

@@ -21,22 +21,32 @@ pub struct Report {
     pub broker: String,
     pub threads: u32,
     pub clients: u64,
+    /// Somebody ended it before its end.
+    pub interrupted: bool,
     pub cost: Option<CpuCost>,
     pub phases: Vec<PhaseReport>,
     pub search: Vec<SearchStep>,
     pub slab: Option<SlabCost>,
+    pub due: u64,
     pub sent: u64,
     pub wanted: u64,
     pub received: u64,
     pub lost: u64,
     pub duplicates: u64,
     pub out_of_order: u64,
+    /// Received so long after later ones that they may be duplicates; not among `received`.
+    pub too_late: u64,
+    /// Received, and not what anybody published to that receiver; not among `received`.
+    pub foreign: u64,
     pub unsent: u64,
+    pub unacknowledged: u64,
     pub refused: u64,
     pub connected: u64,
     pub sessions_present: u64,
     pub failed: u64,
     pub dropped: u64,
+    /// Why the first connection was lost, or not made.
+    pub first_loss: Option<String>,
     pub wills_due: u64,
     pub wills: u64,
     pub pings: u64,
@@ -60,6 +70,8 @@ pub struct PhaseReport {
     pub measured: bool,
     /// It came to its own end, not to that of its patience.
     pub complete: bool,
+    /// It has groups that publish.
+    pub published: bool,
     pub seconds: f64,
     /// Up at its end.
     pub connections: u64,
@@ -141,6 +153,13 @@ pub struct CheckResult {
     pub value: f64,
     pub bound: f64,
     pub holds: bool,
+}
+
+impl CheckResult {
+    /// What could not be measured is not a number, and does not hold.
+    pub fn value_text(&self) -> String {
+        if self.value.is_nan() { "not known".to_owned() } else { significant(self.value) }
+    }
 }
 
 /// One second of a run.
@@ -320,8 +339,7 @@ impl Report {
         }
         for check in &self.checks {
             let verdict = if check.holds { "PASS" } else { "FAIL" };
-            let _ =
-                writeln!(out, "{verdict}  {}: {}, at most {}", check.what, significant(check.value), significant(check.bound));
+            let _ = writeln!(out, "{verdict}  {}: {}, at most {}", check.what, check.value_text(), significant(check.bound));
         }
         out
     }
@@ -333,7 +351,8 @@ impl Report {
     /// What became of all messages and connections.
     pub fn messages(&self) -> String {
         let mut text = format!(
-            "sent {}, to be received {}, received {}, lost {}, duplicates {}, out of order {}",
+            "due {}, sent {}, to be received {}, received {}, lost {}, duplicates {}, out of order {}",
+            grouped(self.due),
             grouped(self.sent),
             grouped(self.wanted),
             grouped(self.received),
@@ -347,6 +366,9 @@ impl Report {
             }
         };
         optional("not sent", self.unsent);
+        optional("not acknowledged", self.unacknowledged);
+        optional("too late to tell from duplicates", self.too_late);
+        optional("not as published", self.foreign);
         optional("refused", self.refused);
         optional("connects", self.connected);
         optional("sessions present", self.sessions_present);
@@ -356,6 +378,12 @@ impl Report {
         optional("wills", self.wills);
         optional("pings", self.pings);
         optional("pongs", self.pongs);
+        if let Some(why) = &self.first_loss {
+            let _ = write!(text, "; the first connection lost: {why}");
+        }
+        if self.interrupted {
+            text += "; ended before its end";
+        }
         text
     }
 }

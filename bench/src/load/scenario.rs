@@ -174,8 +174,10 @@ pub struct Check {
     /// Delivery times of each measured phase.
     pub p99_ms: f64,
     pub mean_ms: f64,
-    /// Part of the due messages that is not sent because their client is not connected.
+    /// Part of the due messages that is not sent: their client is not connected, or has no room for them until the end.
     pub unsent: f64,
+    /// Messages of QoS 1 and 2 that are sent and not acknowledged to the end.
+    pub unacknowledged: f64,
     /// Every client that a phase resets finds its session.
     pub sessions: bool,
     /// The will of every client that a phase resets reaches one watcher.
@@ -195,7 +197,8 @@ impl Default for Check {
             failures: 0.0,
             p99_ms: f64::INFINITY,
             mean_ms: f64::INFINITY,
-            unsent: f64::INFINITY,
+            unsent: 0.0,
+            unacknowledged: 0.0,
             sessions: false,
             wills: false,
             resident_bytes: f64::INFINITY,
@@ -218,6 +221,16 @@ fn one() -> f64 {
 }
 fn patience() -> f64 {
     120.0
+}
+
+/// Longest time of anything, and between any two: a year.
+const SECONDS_MAX: f64 = 366.0 * 86_400.0;
+/// Longest topic, filter and client id, before their variables are filled in.
+const TEXT_MAX: usize = 60_000;
+
+/// Above 0 and no longer than a year; not NaN either.
+fn is_time(seconds: f64) -> bool {
+    seconds > 0.0 && seconds <= SECONDS_MAX
 }
 
 /// Longest payload: a packet has to fit the receive buffer.
@@ -253,6 +266,14 @@ impl Scenario {
         Ok(self)
     }
 
+    /// A closed loop in which several receive each message: all of it has to run in one worker, because receivers tell the sender.
+    pub fn is_bound_to_one_worker(&self) -> bool {
+        self.groups.iter().any(|group| {
+            let closed = group.publish.as_ref().is_some_and(|publish| publish.window.is_some());
+            closed && self.copies(group) > 1
+        })
+    }
+
     pub fn clients(&self) -> u64 {
         self.groups.iter().map(|group| group.count).sum()
     }
@@ -270,7 +291,9 @@ impl Scenario {
         }
     }
 
-    fn validate(&self) -> Result<(), String> {
+    /// # Errors
+    /// What is wrong, with the name of its group or phase.
+    pub fn validate(&self) -> Result<(), String> {
         for (index, group) in self.groups.iter().enumerate() {
             let name = &group.name;
             let wrong = |what: &str| Err(format!("group {name}: {what}"));
@@ -280,23 +303,42 @@ impl Scenario {
             if index >= 64 || self.clients() > u64::from(u32::MAX) {
                 return wrong("64 groups and 2^32 clients are the most");
             }
+            if group.count == 0 {
+                return wrong("count is at least 1");
+            }
+            if group.connect_rate != 0.0 && !is_time(1.0 / group.connect_rate) {
+                return wrong("connect_rate is above 0, or 0 for all at once");
+            }
             if !matches!(group.version, 4 | 5) {
                 return wrong("version is 4 (MQTT 3.1.1) or 5");
             }
+            let text = |text: &str| {
+                Template::parse(text)?;
+                if text.is_empty() || text.len() > TEXT_MAX {
+                    return Err(format!("group {name}: topics, filters and client ids have 1 to {TEXT_MAX} bytes"));
+                }
+                Ok(())
+            };
             if let Some(id) = &group.client_id {
-                Template::parse(id)?;
+                text(id)?;
             }
             for subscribe in &group.subscribe {
-                Template::parse(&subscribe.filter)?;
+                text(&subscribe.filter)?;
                 if subscribe.qos > 2 {
                     return wrong("QoS is 0, 1 or 2");
                 }
             }
             if let Some(will) = &group.will {
-                Template::parse(&will.topic)?;
+                text(&will.topic)?;
+                if will.qos > 2 {
+                    return wrong("a will's QoS is 0, 1 or 2");
+                }
             }
             let Some(publish) = &group.publish else { continue };
-            Template::parse(&publish.topic)?;
+            text(&publish.topic)?;
+            if !(publish.share > 0.0 && publish.share <= 1.0) {
+                return wrong("share is above 0 and at most 1");
+            }
             if !(STAMP_BYTES..=SIZE_MAX).contains(&publish.size) {
                 return wrong(&format!("size is {STAMP_BYTES} to {SIZE_MAX} bytes"));
             }
@@ -312,12 +354,11 @@ impl Scenario {
             if publish.every_s.is_none() && publish.window.is_none() && publish.messages.is_none() {
                 return wrong("publish needs every_s, window or messages");
             }
-            if publish.every_s.is_some_and(|seconds| seconds <= 0.0)
-                || publish.window == Some(0)
-                || publish.messages == Some(0)
-                || publish.batch == Some(0)
-            {
-                return wrong("every_s, window, batch and messages are above 0");
+            if publish.every_s.is_some_and(|seconds| !is_time(seconds)) {
+                return wrong("every_s is above 0 and at most a year");
+            }
+            if publish.window == Some(0) || publish.messages == Some(0) || publish.batch == Some(0) {
+                return wrong("window, batch and messages are above 0");
             }
             if publish.window.is_some_and(|window| window > 60_000) {
                 return wrong("a window is at most 60,000, less than there are packet ids");
@@ -329,6 +370,9 @@ impl Scenario {
             }
         }
         for phase in &self.phases {
+            if phase.seconds.is_some_and(|seconds| !is_time(seconds)) || !is_time(phase.patience_s) {
+                return Err(format!("phase {}: seconds and patience_s are above 0 and at most a year", phase.name));
+            }
             for name in phase.connect.iter().chain(&phase.publish).chain(&phase.reset) {
                 self.group(name).ok_or_else(|| format!("phase {}: there is no group {name}", phase.name))?;
             }
@@ -338,8 +382,18 @@ impl Scenario {
                 if self.groups[group].publish.as_ref().is_none_or(|publish| publish.every_s.is_none()) {
                     return wrong("the group is not open loop");
                 }
-                if search.factor <= 1.0 || !phase.measure || phase.seconds.is_none() {
-                    return wrong("it needs a factor above 1 and a measured phase with seconds");
+                let is_factor = search.factor > 1.0 && search.factor <= 1000.0;
+                if !is_factor || !phase.measure || phase.seconds.is_none() {
+                    return wrong("it needs a factor above 1 (at most 1000) and a measured phase with seconds");
+                }
+                if !(search.received > 0.0 && search.received <= 1.0) {
+                    return wrong("received is above 0 and at most 1");
+                }
+                if search.bisections > 20 {
+                    return wrong("20 bisections are the most");
+                }
+                if !search.mean_response_ms.into_iter().chain(search.p99_ms).all(|bound| bound > 0.0) {
+                    return wrong("bounds are above 0");
                 }
             }
             for name in &phase.publish {
@@ -349,6 +403,13 @@ impl Scenario {
                     return Err(format!("phase {}: group {name} has no end: give seconds or messages", phase.name));
                 }
             }
+        }
+        let Check { lost, duplicates, out_of_order, failures, p99_ms, mean_ms, unsent, unacknowledged, .. } = self.check;
+        let Check { resident_bytes, unanswered_pings, .. } = self.check;
+        let bounds =
+            [lost, duplicates, out_of_order, failures, p99_ms, mean_ms, unsent, unacknowledged, resident_bytes, unanswered_pings];
+        if !bounds.into_iter().all(|bound| bound >= 0.0) {
+            return Err("check: bounds are numbers from 0, or inf for any number".to_owned());
         }
         Ok(())
     }
@@ -404,6 +465,18 @@ mod tests {
             ("copies = \"s\"", "copies = \"z\"", "no group z"),
             ("seconds = 60", "", "no end"),
             ("t/{i}", "t/{x}", "{x}"),
+            ("topic = \"t/{i}\"", "topic = \"\"", "bytes"),
+            ("every_s = 1", "every_s = nan", "every_s"),
+            ("every_s = 1", "every_s = inf", "every_s"),
+            ("every_s = 1", "every_s = 1, share = 1.5", "share"),
+            ("connect_rate = 100", "connect_rate = -1", "connect_rate"),
+            ("connect_rate = 100", "connect_rate = nan", "connect_rate"),
+            ("connect_rate = 100", "connect_rate = 1e-12", "connect_rate"),
+            ("count = 500", "count = 0", "count"),
+            ("count = 500", "count = 500\nwill = { topic = \"w\", qos = 7 }", "will"),
+            ("seconds = 60", "seconds = inf", "seconds"),
+            ("seconds = 60", "seconds = 0", "seconds"),
+            ("measure = true", "measure = true\n[check]\nlost = nan", "check"),
         ] {
             let error = Scenario::parse(&SMALL.replace(from, to)).unwrap_err();
             assert!(error.contains(word), "{error}");

@@ -1,11 +1,12 @@
 //! The system calls of the load workers: non-blocking connects from a chosen source, an edge-triggered epoll set with a wait that
-//! is exact to the nanosecond, a reset, and a file table for each thread. All of the load modules' `unsafe` is here; each block is one system
+//! is exact to the nanosecond, a reset, a file table for each thread, and what a signal leaves. All of the load modules' `unsafe` is here; each block is one system
 //! call on descriptors that are open and on memory that is borrowed for the call.
 
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What says that nothing more will come than is there.
@@ -126,6 +127,27 @@ pub fn pin_to(core: usize) -> io::Result<()> {
     unsafe { libc::CPU_SET(core, &mut set) };
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })?;
     Ok(())
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_interrupt(_: i32) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From now on the first SIGINT or SIGTERM only makes [`is_interrupted`] true; a second one ends the process.
+pub fn catch_interrupts() -> io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut action: libc::sigaction = unsafe { zeroed() };
+        action.sa_sigaction = note_interrupt as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_RESETHAND;
+        check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
+    }
+    Ok(())
+}
+
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC: one clock for all threads, so a message's age needs no synchronised clocks.

@@ -1,12 +1,16 @@
 //! What every payload begins with, and what a receiver learns from it: when the message was due, who sent it, and its number, from
 //! which losses, duplicates and order follow. It is 16 bytes, or, for receivers that look into payloads, the beginning of a JSON object.
 
+use super::scenario::SIZE_MAX;
 use std::io::Write;
 
 /// Bytes of a stamp; no payload is shorter.
 pub const STAMP_BYTES: usize = 16;
 /// Bytes of the shortest payload in JSON.
 pub const JSON_BYTES_MIN: usize = 89;
+
+/// What a payload has behind its stamp.
+static FILLER: [u8; SIZE_MAX] = [b'x'; SIZE_MAX];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
@@ -25,6 +29,26 @@ impl Stamp {
         bytes[8..12].copy_from_slice(&self.publisher.to_le_bytes());
         bytes[12..].copy_from_slice(&self.sequence.to_le_bytes());
         bytes
+    }
+
+    /// Appends a payload of so many bytes that begins with the stamp.
+    pub fn write(self, json: bool, size: usize, into: &mut Vec<u8>) {
+        if json {
+            self.write_json(size, into);
+        } else {
+            into.extend_from_slice(&self.to_bytes());
+            into.extend_from_slice(&FILLER[STAMP_BYTES..size]);
+        }
+    }
+
+    /// Whether a payload with this stamp is, to its last byte, the one that was written.
+    pub fn is_of(self, json: bool, payload: &[u8]) -> bool {
+        if json {
+            let mut written = Vec::with_capacity(payload.len());
+            self.write_json(payload.len(), &mut written);
+            return written == payload;
+        }
+        payload.get(STAMP_BYTES..).is_some_and(|rest| *rest == FILLER[STAMP_BYTES..payload.len().min(SIZE_MAX)])
     }
 
     /// Appends a payload of so many bytes, at least [`JSON_BYTES_MIN`]: a JSON object with the stamp and a speed of 0 to 199. Its
@@ -72,11 +96,12 @@ pub enum Arrival {
     Gap(u32),
     /// After a later one.
     OutOfOrder,
+    /// So long after later ones that nobody knows whether it is a duplicate.
+    TooLate,
     Duplicate,
 }
 
-/// What has come from one publisher: the next number, and which of the 64 before it have come. What is later than that counts as
-/// out of order.
+/// What has come from one publisher: the next number, and which of the 64 before it have come.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Track {
     next: u32,
@@ -102,7 +127,7 @@ impl Track {
         }
         let back = self.next - 1 - sequence;
         if back >= 64 {
-            return Arrival::OutOfOrder;
+            return Arrival::TooLate;
         }
         let bit = 1 << back;
         if self.seen & bit != 0 {
@@ -137,11 +162,23 @@ mod tests {
             let payload = &payload[6..];
             assert_eq!(payload.len(), size);
             assert_eq!(Stamp::from_payload(payload), Some(stamp));
+            assert!(stamp.is_of(true, payload) && !stamp.is_of(true, &[payload, b" "].concat()));
             let value: serde_json::Value = serde_json::from_slice(payload).unwrap();
             assert_eq!(value["sequence"], stamp.sequence);
             assert_eq!(value["speed"], stamp.sequence % 200);
             assert_eq!(Stamp::from_payload(&payload[..60]), None);
         }
+    }
+
+    #[test]
+    fn a_changed_payload_is_noticed() {
+        let stamp = Stamp { due_ns: 1, publisher: 2, sequence: 3 };
+        let mut payload = Vec::new();
+        stamp.write(false, 40, &mut payload);
+        assert!(payload.len() == 40 && stamp.is_of(false, &payload));
+        *payload.last_mut().unwrap() = b'y';
+        assert!(!stamp.is_of(false, &payload));
+        assert!(!stamp.is_of(false, &payload[..15]));
     }
 
     #[test]
@@ -155,7 +192,7 @@ mod tests {
         assert_eq!(track.note(4), Arrival::InOrder);
         assert_eq!(track.note(2), Arrival::OutOfOrder);
         assert_eq!(track.note(200), Arrival::Gap(195));
-        assert_eq!(track.note(4), Arrival::OutOfOrder);
+        assert_eq!(track.note(4), Arrival::TooLate);
         assert_eq!(track.note(199), Arrival::OutOfOrder);
         assert_eq!(track.note(199), Arrival::Duplicate);
         assert_eq!(Track::from(9).note(9), Arrival::InOrder);

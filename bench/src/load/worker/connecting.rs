@@ -94,15 +94,16 @@ impl Worker<'_> {
                 client.state = State::Connecting;
                 self.greeting += 1;
             }
-            Err(_) => self.lose(number),
+            Err(error) => self.lose(number, &error),
         }
     }
 
     /// The connection is there: sends CONNECT.
     pub(super) fn greet(&mut self, number: u32) {
         let client = &mut self.clients[number as usize];
-        if client.socket.as_ref().is_none_or(|socket| socket::take_error(socket).is_err()) {
-            return self.lose(number);
+        let Some(socket) = &client.socket else { return };
+        if let Err(error) = socket::take_error(socket) {
+            return self.lose(number, &error);
         }
         client.state = State::Greeting;
         let plan = &self.plan.groups[usize::from(client.group)];
@@ -120,7 +121,7 @@ impl Worker<'_> {
             clean: plan.clean,
             keep_alive_s: plan.keep_alive_s,
             session_expiry_s: plan.session_expiry_s,
-            will: will.map(|qos| packets::Will { topic, payload: b"gone", qos }),
+            will: will.map(|qos| packets::Will { topic, payload: packets::WILL, qos }),
         };
         self.out.clear();
         packets::connect(&connect, &mut self.out);
@@ -164,9 +165,10 @@ impl Worker<'_> {
     }
 
     /// The connection has failed, or the broker has closed it: counted, and made again in a moment.
-    pub(super) fn lose(&mut self, number: u32) {
+    pub(super) fn lose(&mut self, number: u32, why: &io::Error) {
         let was_up = self.clients[number as usize].state == State::Up;
         self.count(if was_up { Count::Dropped } else { Count::Failed }, 1);
+        self.control.note_loss(why);
         drop(self.close(number));
         self.retries.push_back((self.now_ns + RETRY_NS, number));
     }
@@ -189,7 +191,9 @@ impl Worker<'_> {
         if let Some(publish) = &self.plan.groups[group].publish {
             client.copies = client.sequence.saturating_mul(publish.copies);
         }
-        client.socket.take()
+        let socket = client.socket.take();
+        self.forgive(number);
+        socket
     }
 
     pub(super) fn reset(&mut self, group: usize) {

@@ -59,6 +59,8 @@ struct Client {
     /// The publisher that it hears; of a second one the track is in the worker's map.
     hears: u32,
     track: Track,
+    /// The topic on which it last heard that publisher, as a hash: what comes on it again needs no closer look.
+    topic_hash: u32,
     /// The beginning of a packet that has not come to its end.
     partial: Slot,
     /// What the socket did not take.
@@ -188,6 +190,7 @@ impl<'a> Worker<'a> {
                 acknowledged: 0,
                 hears: NOBODY,
                 track: Track::default(),
+                topic_hash: 0,
                 partial: Slot::NONE,
                 outbox: Slot::NONE,
                 packet_id: 0,
@@ -334,7 +337,7 @@ impl<'a> Worker<'a> {
             match epoll::send(socket, &self.out) {
                 Ok(count) => sent = count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return self.lose(number),
+                Err(error) => return self.lose(number, &error),
             }
         }
         if sent < self.out.len() {
@@ -349,7 +352,7 @@ impl<'a> Worker<'a> {
             match epoll::send(socket, self.buffers.get(client.outbox)) {
                 Ok(sent) => self.buffers.consume(&mut client.outbox, sent),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => return self.lose(number),
+                Err(error) => return self.lose(number, &error),
             }
         }
     }

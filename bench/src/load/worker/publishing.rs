@@ -4,16 +4,13 @@ use super::{Rota, State, Worker, next_id};
 use crate::load::counts::Count;
 use crate::load::packets;
 use crate::load::plan::{Group, Pace};
-use crate::load::scenario::SIZE_MAX;
 use crate::load::socket::now_ns;
-use crate::load::stamp::{STAMP_BYTES, Stamp};
+use crate::load::stamp::Stamp;
 
 /// Messages and pings each that a turn sends at most, so that what arrives is not kept waiting.
 const MESSAGES_PER_TURN: u32 = 256;
 /// Past so many bytes that the broker does not take, a client's further messages wait, with the time at which they were due.
 const OUTBOX_BYTES: usize = 256 << 10;
-
-static FILLER: [u8; SIZE_MAX] = [b'x'; SIZE_MAX];
 
 impl Worker<'_> {
     pub(super) fn start_messages(&mut self, group: usize, at_ns: u64, rate: f64) {
@@ -29,8 +26,8 @@ impl Worker<'_> {
                 let from_ns = at_ns + (every_ns / f64::from(publish.publishers) * f64::from(self.number)) as u64;
                 share.messages = Rota::start(from_ns, every_ns / f64::from(share.publishers));
                 // What was owed at another rate had other due times.
-                for client in &mut self.clients[share.base as usize..][..share.publishers as usize] {
-                    client.owed = 0;
+                for number in share.base..share.base + share.publishers {
+                    self.forgive(number);
                 }
             }
             Pace::Closed { .. } => {
@@ -83,12 +80,22 @@ impl Worker<'_> {
         }
         if self.clients[number as usize].owed > 0 || !self.has_room(number) {
             let client = &mut self.clients[number as usize];
-            client.owed = client.owed.saturating_add(1);
+            match client.owed.checked_add(1) {
+                Some(owed) => client.owed = owed,
+                // It owes the last ones; the first of them is not sent any more.
+                None => self.count(Count::Unsent, 1),
+            }
             return;
         }
         self.out.clear();
         self.write_publish(number, due_ns);
         self.send_out(number);
+    }
+
+    /// What a client owes will not be sent any more.
+    pub(super) fn forgive(&mut self, number: u32) {
+        let owed = std::mem::take(&mut self.clients[number as usize].owed);
+        self.count(Count::Unsent, u64::from(owed));
     }
 
     /// Whether a client may send one more message now: the broker's Receive Maximum [MQTT-3.3.4-7] and its socket allow it.
@@ -127,17 +134,14 @@ impl Worker<'_> {
         packets::publish_head(plan.v5, &self.text, publish.qos, id, publish.size, &mut self.out);
         let stamp = Stamp { due_ns, publisher: plan.first + client.index, sequence: client.sequence };
         client.sequence += 1;
-        if publish.json {
-            stamp.write_json(publish.size, &mut self.out);
-        } else {
-            self.out.extend_from_slice(&stamp.to_bytes());
-            self.out.extend_from_slice(&FILLER[STAMP_BYTES..publish.size]);
-        }
+        stamp.write(publish.json, publish.size, &mut self.out);
         if publish.qos > 0 && matches!(publish.pace, Pace::Open { .. }) {
             self.unanswered.insert((number, id), due_ns);
         }
         let copies = u64::from(publish.copies);
+        let acknowledgeable = u64::from(publish.qos > 0);
         self.count(Count::Sent, 1);
+        self.count(Count::Acknowledgeable, acknowledgeable);
         self.count(Count::Wanted, copies);
     }
 

@@ -4,10 +4,11 @@ use super::{NOBODY, State, Worker};
 use crate::epoll;
 use crate::load::control::record;
 use crate::load::counts::Count;
-use crate::load::packets::{self, Incoming};
+use crate::load::packets::{self, Incoming, WILL};
 use crate::load::plan::Pace;
 use crate::load::socket::now_ns;
 use crate::load::stamp::{Arrival, Stamp, Track};
+use corelane::topic::filter;
 use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering;
 
@@ -25,8 +26,12 @@ impl Worker<'_> {
             let got = match epoll::receive(socket, &mut receive[filled..]) {
                 Ok(count) if count > 0 => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                _ => {
-                    self.lose(number);
+                Ok(_) => {
+                    self.lose(number, &io::Error::other("the broker closed the connection"));
+                    break;
+                }
+                Err(error) => {
+                    self.lose(number, &error);
                     break;
                 }
             };
@@ -37,8 +42,8 @@ impl Worker<'_> {
                     receive.copy_within(taken..filled, 0);
                     filled -= taken;
                 }
-                Err(_) => {
-                    self.lose(number);
+                Err(error) => {
+                    self.lose(number, &error);
                     break;
                 }
             }
@@ -76,8 +81,11 @@ impl Worker<'_> {
     fn handle(&mut self, number: u32, incoming: Incoming) -> io::Result<()> {
         match incoming {
             Incoming::Connack { session_present, code, receive_maximum } => {
-                if code != 0 || self.clients[number as usize].state != State::Greeting {
-                    return Err(io::Error::other("refused"));
+                if code != 0 {
+                    return Err(io::Error::other(format!("CONNACK with code {code:#04x}")));
+                }
+                if self.clients[number as usize].state != State::Greeting {
+                    return Err(io::Error::other("a second CONNACK"));
                 }
                 self.count(Count::SessionsPresent, u64::from(session_present));
                 self.greeting -= 1;
@@ -98,7 +106,7 @@ impl Worker<'_> {
                 self.count(Count::SubscriptionsRefused, u64::from(refused));
                 self.come_up(number);
             }
-            Incoming::Publish { qos, id, payload } => {
+            Incoming::Publish { qos, id, topic, payload } => {
                 match qos {
                     1 => packets::puback(id, &mut self.answers),
                     2 => packets::pubrec(id, &mut self.answers),
@@ -106,8 +114,11 @@ impl Worker<'_> {
                 }
                 self.count(Count::ReceivedBytes, payload.len() as u64);
                 match Stamp::from_payload(payload) {
-                    Some(stamp) => self.receive_message(number, stamp),
-                    None => self.count(Count::Wills, 1),
+                    Some(stamp) if self.is_as_published(number, stamp, topic, qos, payload) => {
+                        self.receive_message(number, stamp)
+                    }
+                    None if payload == WILL => self.count(Count::Wills, 1),
+                    _ => self.count(Count::Foreign, 1),
                 }
             }
             Incoming::Puback { id, refused } => self.acknowledged(number, id, refused),
@@ -120,6 +131,45 @@ impl Worker<'_> {
             Incoming::Other => return Err(io::Error::other("a packet that no client is sent")),
         }
         Ok(())
+    }
+
+    /// Whether this is what the publisher that the stamp names has published, to a receiver that asked for it.
+    fn is_as_published(&mut self, number: u32, stamp: Stamp, topic: &[u8], qos: u8, payload: &[u8]) -> bool {
+        let Some((group, index)) = self.plan.locate(stamp.publisher) else { return false };
+        let Some(publish) = &self.plan.groups[group].publish else { return false };
+        if index >= publish.publishers
+            || stamp.due_ns > self.now_ns
+            || payload.len() != publish.size
+            || qos > publish.qos
+            || !stamp.is_of(publish.json, payload)
+        {
+            return false;
+        }
+        let client = &mut self.clients[number as usize];
+        // The QoS is in it, because it is looked at with the topic.
+        let hash = topic.iter().fold(u32::from(qos), |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+        if client.hears == stamp.publisher && client.topic_hash == hash {
+            return true;
+        }
+        self.text.clear();
+        publish.topic.write(index, &mut self.text);
+        if self.text != topic {
+            return false;
+        }
+        let Ok(topic) = str::from_utf8(topic) else { return false };
+        let index = client.index;
+        let asked_for = self.plan.groups[usize::from(client.group)].subscribe.iter().any(|(filter, most)| {
+            self.text.clear();
+            filter.write(index, &mut self.text);
+            let filter = str::from_utf8(&self.text).unwrap_or_default();
+            let filter =
+                filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/')).map_or(filter, |(_, filter)| filter);
+            qos == publish.qos.min(*most) && filter::matches(filter, topic)
+        });
+        if asked_for && (client.hears == stamp.publisher || client.hears == NOBODY) {
+            client.topic_hash = hash;
+        }
+        asked_for
     }
 
     fn receive_message(&mut self, number: u32, stamp: Stamp) {
@@ -148,11 +198,11 @@ impl Worker<'_> {
             }
         };
         let counts = &self.control.counts[self.number as usize];
-        if arrival == Arrival::Duplicate {
-            return counts.add(Count::Duplicates, 1);
-        }
-        if arrival == Arrival::OutOfOrder {
-            counts.add(Count::OutOfOrder, 1);
+        match arrival {
+            Arrival::Duplicate => return counts.add(Count::Duplicates, 1),
+            Arrival::TooLate => return counts.add(Count::TooLate, 1),
+            Arrival::OutOfOrder => counts.add(Count::OutOfOrder, 1),
+            Arrival::InOrder | Arrival::Gap(_) => {}
         }
         counts.add(Count::Received, 1);
         counts.last_received_ns.store(self.now_ns, Ordering::Relaxed);
