@@ -18,6 +18,8 @@ pub struct Limits {
     pub connections_max: u64,
     /// Largest MQTT packet accepted, fixed header included; announced to MQTT 5 clients as Maximum Packet Size.
     pub packet_bytes_max: u32,
+    /// Largest CONNECT accepted, fixed header included; `packet_bytes_max` lowers it.
+    pub connect_bytes_max: u32,
     pub topic_levels_max: u16,
     pub topic_bytes_max: u16,
     pub client_id_bytes_max: u16,
@@ -69,6 +71,7 @@ impl Default for Limits {
         Self {
             connections_max: 1_000_000,
             packet_bytes_max: 1 << 20,
+            connect_bytes_max: 64 << 10,
             topic_levels_max: 32,
             topic_bytes_max: 4096,
             client_id_bytes_max: 1024,

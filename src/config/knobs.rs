@@ -109,6 +109,13 @@ pub static LIMITS: Table<Config> = Table {
             "Largest MQTT packet accepted, fixed header included; told to MQTT 5 clients as Maximum Packet Size.",
             |c| &mut c.limits.packet_bytes_max,
         ),
+        knob(
+            "connect_bytes_max",
+            RESTART,
+            bytes(256, 256 * MIB),
+            "Largest CONNECT accepted, with its will, user name and password: what a stranger can have the broker keep. packet_bytes_max lowers it.",
+            |c| &mut c.limits.connect_bytes_max,
+        ),
         knob("topic_levels_max", RESTART, count(1, 1024), "Levels of a topic name or filter.", |c| {
             &mut c.limits.topic_levels_max
         }),
@@ -222,7 +229,7 @@ pub static LIMITS: Table<Config> = Table {
             "memory_max_bytes",
             RESTART,
             bytes(16 * MIB, 16 * TIB).or_zero("no limit"),
-            "Memory charged to connections, sessions and messages of the whole process: at 80 % no new sessions, at 90 % QoS 0 is dropped, at 100 % QoS 1 and 2 are refused.",
+            "Memory charged to connections, sessions and messages of the whole process: at 80 % no new sessions, at 90 % QoS 0 is dropped, at 100 % QoS 1 and 2 are refused, and who is in the middle of a packet is closed.",
             |c| &mut c.limits.memory_max_bytes,
         ),
         knob(

@@ -50,6 +50,8 @@ counters! {
     closed_protocol_error,
     /// Connections closed: packet over `packet_bytes_max`.
     closed_packet_too_large,
+    /// Connections closed: first packet over `connect_bytes_max`.
+    closed_connect_too_large,
     /// Connections closed: more unacknowledged QoS 1 and 2 messages than the Receive Maximum granted.
     closed_receive_maximum,
     /// Connections closed: the session was taken over by a newer connection.
@@ -62,6 +64,8 @@ counters! {
     closed_queue_full,
     /// Connections closed: a QoS 1 or 2 message of an MQTT 3 client was refused because memory is at `memory_max`.
     closed_memory,
+    /// Connections closed: memory is at `memory_max`, and their packet, of which a part has come, would take more.
+    closed_memory_partial,
     /// Connections refused at CONNECT with a reason code: client id, protocol version, will topic and so on.
     refused_connects,
     /// CONNECT packets accepted.

@@ -7,6 +7,10 @@ use crate::ids::ConnectionId;
 use crate::time::Time;
 use crate::wire::{self, Frame, Packet, ReasonCode, Version, WireError};
 
+/// What a connection may hold of a packet while memory is at `memory_max`. The end of a read cuts small packets in two: to close a
+/// client for that would free less than its coming back costs.
+const SPARED_BYTES: usize = 1 << 10;
+
 /// What a packet's handler says about the connection's next packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
@@ -55,6 +59,7 @@ impl Shard {
         } else {
             self.keep(id.slot, bytes);
             self.process_kept(id, None, now);
+            self.admit_partial(id, now);
         }
         if self.acknowledged
             && let Some(connection) = self.connection(id)
@@ -98,6 +103,33 @@ impl Shard {
         }
         self.keep(id.slot, rest);
         self.serve_parked(id, now);
+        self.admit_partial(id, now);
+    }
+
+    /// Closes a connection whose incomplete packet takes more than it may. To leave it unread would not do: where all memory is held
+    /// by such packets, none would ever be completed and freed.
+    fn admit_partial(&mut self, id: ConnectionId, now: Time) {
+        let Some(connection) = self.connection(id) else { return };
+        if !is_open(connection) || connection.parked.is_some() {
+            return;
+        }
+        if connection.state == State::New && wire::frame(&connection.read, self.connect_bytes_max()).is_err() {
+            let read = std::mem::take(&mut self.connections[id.slot].read);
+            self.charge -= read.capacity() as i64;
+            self.refuse_large_connect(id, &read, now);
+        } else if connection.read.len() > SPARED_BYTES && self.memory_over(100) {
+            // Others may have been closed for it since the account was brought up to date.
+            self.settle_memory();
+            if self.memory_over(100) {
+                self.counters.closed_memory_partial += 1;
+                self.close(id, Some(ReasonCode::QUOTA_EXCEEDED), "memory is at memory_max and its packet is incomplete", now);
+            }
+        }
+    }
+
+    /// The largest packet that a connection may begin with.
+    fn connect_bytes_max(&self) -> u32 {
+        self.limits.connect_bytes_max.min(self.limits.packet_bytes_max)
     }
 
     /// Handles packets until the bytes, or the turn's share of work, are over; returns how many bytes are done with.
@@ -111,7 +143,11 @@ impl Shard {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
                 Err(error) => {
-                    self.refuse(id, error, now);
+                    if self.connections[id.slot].state == State::New && error.reason == ReasonCode::PACKET_TOO_LARGE {
+                        self.refuse_large_connect(id, &bytes[at..], now);
+                    } else {
+                        self.refuse(id, error, now);
+                    }
                     break;
                 }
             };
@@ -160,6 +196,10 @@ impl Shard {
             }
         };
         match packet {
+            Packet::Connect(_) if version.is_none() && frame.len > self.connect_bytes_max() as usize => {
+                self.refuse_large_connect(id, from_here, now);
+                Flow::Gone
+            }
             Packet::Connect(connect) => self.on_connect(id, &connect, from_here, now),
             Packet::Publish(publish) => self.on_publish(id, &publish, now),
             Packet::Subscribe(subscribe) => self.on_subscribe(id, &subscribe, now),
@@ -204,6 +244,21 @@ impl Shard {
         let client_id = self.client_id_of(id);
         self.effects.events.push(Event::ProtocolError { client_id, reason: error.reason, what: error.what });
         self.close(id, Some(error.reason), error.what, now);
+    }
+
+    /// Closes a connection for a first packet over `connect_bytes_max`. An MQTT 5 client is told why if the part that has come says
+    /// that it is one; CONNACK of MQTT 3 has no code for it.
+    fn refuse_large_connect(&mut self, id: ConnectionId, from_here: &[u8], now: Time) {
+        let what = "first packet is larger than connect_bytes_max";
+        self.counters.closed_connect_too_large += 1;
+        let reason = ReasonCode::PACKET_TOO_LARGE;
+        self.effects.events.push(Event::ProtocolError { client_id: None, reason, what });
+        let connect = wire::beginning(from_here).filter(|frame| frame.first == wire::CONNECT << 4);
+        if connect.and_then(|frame| wire::connect_version(&frame)) == Some(Version::V5) {
+            self.connections[id.slot].version = Some(Version::V5);
+            self.send(id.slot, &Packet::Connack(wire::Connack { reason, ..wire::Connack::default() }));
+        }
+        self.close(id, None, what, now);
     }
 
     /// The peer has sent all it will (`reset` false), or the connection broke.
@@ -289,5 +344,87 @@ impl Connection {
     pub(super) fn keep_alive_deadline(&self) -> Option<Time> {
         let ms = u64::from(self.keep_alive_s) * 1_500;
         (ms > 0).then(|| self.last_received + std::time::Duration::from_millis(ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Globals, ShardOptions};
+    use super::*;
+    use crate::ids::CoreId;
+    use crate::limits::Limits;
+    use crate::topic::Hasher;
+    use std::sync::Arc;
+
+    const NOW: Time = Time(5_000_000_000);
+    const MEMORY_MAX: u64 = 1 << 20;
+
+    fn shard() -> Shard {
+        Shard::new(ShardOptions {
+            core: CoreId(0),
+            cores: 1,
+            limits: Arc::new(Limits { memory_max_bytes: MEMORY_MAX, ..Limits::default() }),
+            hasher: Hasher::from_seed(1),
+            globals: Arc::new(Globals::default()),
+            delays: None,
+            rules: Arc::new([]),
+            node: "here".into(),
+            epoch_us: 0,
+            now: NOW,
+        })
+    }
+
+    fn connected(shard: &mut Shard, name: u8) -> ConnectionId {
+        let id = shard.on_accepted(1, 0, NOW).unwrap();
+        let connect = [&[0x10, 14, 0, 4][..], b"MQTT", &[5, 2, 0, 60, 0, 0, 1, b'!' + name]].concat();
+        shard.on_received(id, &connect, NOW);
+        assert_eq!(shard.connections[id.slot].state, State::Connected);
+        shard.on_sent(id, shard.connections[id.slot].outbox_len(), NOW);
+        id
+    }
+
+    /// One read's worth of a PUBLISH of 1,000,000 bytes.
+    fn beginning() -> Vec<u8> {
+        let mut bytes = vec![0x30, 0xC0, 0x84, 0x3D];
+        bytes.resize(16 << 10, 0);
+        bytes
+    }
+
+    #[test]
+    fn incomplete_packets_take_no_more_than_memory_max() {
+        let mut shard = shard();
+        let ids: Vec<ConnectionId> = (0..90).map(|name| connected(&mut shard, name)).collect();
+        for id in &ids {
+            shard.on_received(*id, &beginning(), NOW);
+            shard.run(NOW);
+            // Over it by the read that reached it, and by what is sent to those that are closed.
+            assert!(shard.globals.memory_bytes.get() <= MEMORY_MAX + (32 << 10));
+        }
+        let closed = ids.iter().filter(|id| !is_open(shard.connection(**id).unwrap())).count();
+        assert!((1..90).contains(&closed), "{closed}");
+        assert_eq!(shard.counters.closed_memory_partial, closed as u64);
+        let told = ids.iter().filter(|id| shard.outbox(**id).is_some_and(|bytes| bytes[0] == 0xE0 && bytes[2] == 0x97));
+        assert_eq!(told.count(), closed);
+    }
+
+    #[test]
+    fn a_small_packet_cut_in_two_is_no_reason_to_close_at_memory_max() {
+        let mut shard = shard();
+        let id = connected(&mut shard, 0);
+        shard.globals.memory_bytes.add(2 * MEMORY_MAX as i64);
+        shard.on_received(id, &[0xC0], NOW);
+        shard.on_received(id, &[0], NOW);
+        assert_eq!(shard.outbox(id), Some(&[0xD0, 0][..]));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_connect_over_its_maximum() {
+        let mut shard = shard();
+        let id = shard.on_accepted(1, 0, NOW).unwrap();
+        shard.on_received(id, &[&[0x10, 0xC0, 0x84, 0x3D, 0, 4][..], b"MQTT", &[5, 2, 0, 60]].concat(), NOW);
+        assert!(!is_open(shard.connection(id).unwrap()));
+        assert_eq!(shard.connections[id.slot].read.capacity(), 0);
+        assert_eq!(shard.outbox(id), Some(&[0x20, 3, 0, 0x95, 0][..]));
+        assert_eq!(shard.counters.closed_connect_too_large, 1);
     }
 }

@@ -53,6 +53,14 @@ pub fn frame(bytes: &[u8], packet_bytes_max: u32) -> Result<Option<Frame<'_>>, W
     Ok(bytes.get(header_len..len).map(|body| Frame { first, body, len }))
 }
 
+/// The packet at the start of `bytes` with as much of its body as is there, `None` while its length is not known.
+pub fn beginning(bytes: &[u8]) -> Option<Frame<'_>> {
+    let (&first, rest) = bytes.split_first()?;
+    let (length, length_len) = varint::read_padded(rest).ok()??;
+    let body = &rest[length_len..];
+    Some(Frame { first, body: &body[..body.len().min(length as usize)], len: 1 + length_len + length as usize })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +71,13 @@ mod tests {
         let first = frame(&bytes, 100).unwrap().unwrap();
         assert_eq!(first, Frame { first: 0x30, body: &[1, 2, 3], len: 5 });
         assert_eq!(frame(&bytes[first.len..], 100), Ok(Some(Frame { first: 0xC0, body: &[], len: 2 })));
+    }
+
+    #[test]
+    fn beginning_is_what_has_come_of_a_packet() {
+        assert_eq!(beginning(&[0x30, 0x83]), None);
+        assert_eq!(beginning(&[0x30, 0x03, 1]), Some(Frame { first: 0x30, body: &[1], len: 5 }));
+        assert_eq!(beginning(&[0x30, 0x01, 1, 2]), Some(Frame { first: 0x30, body: &[1], len: 3 }));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use decode::{connect_version, decode};
 pub use encode::{OutgoingPublish, PublishSpan, encode, encode_publish, publish_len};
 pub use frame::{
     AUTH, CONNACK, CONNECT, DISCONNECT, Frame, PINGREQ, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, SUBSCRIBE,
-    UNSUBACK, UNSUBSCRIBE, frame, packet_type,
+    UNSUBACK, UNSUBSCRIBE, beginning, frame, packet_type,
 };
 pub use packet::*;
 pub use property::{PacketKind, Properties, Property};

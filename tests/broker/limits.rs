@@ -357,8 +357,8 @@ fn memory_has_three_steps_and_a_way_back() {
     assert_eq!(publish.payload, b"1");
     live.send(&acknowledge(Kind::Puback, publish.id));
 
-    // A large packet is itself charged while it comes in, so the last bit is filled up with small ones.
-    for bytes in [100_000, 1_000, 100] {
+    // A packet that takes several reads is itself charged while it comes in, so the last bit is filled up with small ones.
+    for bytes in [10_000, 1_000, 100] {
         let mut taken = 0;
         loop {
             publisher.send(&Publish::new("memory/1", vec![0; bytes]).qos(1).id(1).encode(Version::V5));
@@ -385,6 +385,45 @@ fn memory_has_three_steps_and_a_way_back() {
     broker.client(Version::V311, "admitted").ping();
     publisher.publish("memory/live", "again", 0);
     assert_eq!(live.expect_publish().payload, b"again");
+}
+
+/// Packets that never become complete take no more than the memory maximum, whoever sends them; who sends whole ones stays.
+#[test]
+fn incomplete_packets_stay_within_the_memory_maximum() {
+    let broker = broker("memory_max_bytes = \"16 MiB\"\nqueued_bytes_max = \"16 MiB\"\nmesh_bytes_max = \"4 MiB\"");
+    let mut sys = Sys::watch(&broker);
+    let mut witness = broker.client(Version::V5, "witness");
+    let part = &Publish::new("memory/part", vec![0; 1_000_000]).encode(Version::V5)[..900_000];
+    let mut clients: Vec<Client> = (0..40).map(|index| broker.client(Version::V5, &format!("part-{index}"))).collect();
+    for client in &mut clients {
+        // It may be closed before it has sent all.
+        client.try_send(part).ok();
+    }
+    sys.counter("closed_memory_partial", 20);
+    sys.wait_for("heap/current", |value| value.parse::<u64>().is_ok_and(|bytes| bytes < 20 << 20));
+    witness.ping();
+    drop(clients);
+    sys.wait_for("heap/current", |value| value.parse::<u64>().is_ok_and(|bytes| bytes < 1 << 20));
+}
+
+/// A CONNECT is refused as soon as its length is known, before it is kept, and so is a whole one.
+#[test]
+fn a_connect_over_its_maximum_is_refused_before_it_is_complete() {
+    let broker = broker("connect_bytes_max = 1000");
+    let mut sys = Sys::watch(&broker);
+    for version in Version::ALL {
+        let connect = |bytes| Connect::new(version, "will").will(Publish::new("large/will", vec![0; bytes])).encode();
+        for sent in [&connect(1_000)[..100], &connect(1_000), &connect(40_000)[..20_000]] {
+            let mut client = broker.socket();
+            client.try_send(sent).ok();
+            if version == Version::V5 {
+                assert_eq!(client.expect_kind(Kind::Connack).reason(), 0x95);
+            }
+            client.expect_closed();
+        }
+        broker.connect(&Connect::new(version, "small").will(Publish::new("large/will", vec![0; 800]))).0.ping();
+    }
+    sys.counter("closed_connect_too_large", 9);
 }
 
 /// A ring between two cores that is full has publishers wait; nothing is lost and nothing changes its order.
