@@ -54,6 +54,22 @@ impl Source {
         }
     }
 
+    /// When there is one.
+    pub const fn doc(self) -> &'static str {
+        match self {
+            Source::Message => "A message was published.",
+            Source::ClientConnected => "A client's CONNECT was accepted.",
+            Source::ClientDisconnected => {
+                "The connection of a client ended; `reason` says why, such as `DISCONNECT by the client`."
+            }
+            Source::SessionSubscribed => "A client subscribed, or subscribed anew: one for each filter that was granted.",
+            Source::MessageDropped => "A message for a client was dropped: its queue or socket was full, it expired, and so on.",
+            Source::MessageDelivered => {
+                "A client acknowledged a message, or with QoS 0 it was written to the client's connection."
+            }
+        }
+    }
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }
