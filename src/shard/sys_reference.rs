@@ -13,11 +13,11 @@ use std::fmt::Write;
 const HEAD: &str = "\
 # Counters: what is below `$SYS/broker/`
 
-Retained messages, published anew every `broker.sys_interval_s` (10 s; 0 turns them off) as far as they have changed. Counters grow from the start of the broker
-and are the sum of all shards. `mosquitto_sub -v -t '$SYS/#' -W 15` shows all of them.
+Retained messages, published anew every `broker.sys_interval_s` (10 s; 0 turns them off) as far as they have changed. Counters grow from
+the start of the broker and are the sum of all shards. `mosquitto_sub -v -t '$SYS/#' -W 15` shows all of them.
 
-The table of counters is written from `src/shard/counters.rs`; a test fails when it is stale, or when anything is published that this page leaves out.
-`CORELANE_WRITE_DOCS=1 cargo test --lib sys_reference` writes it anew.
+The table of counters is written from `src/shard/counters.rs`; a test fails when it is stale, or when anything is published that this page
+leaves out. `CORELANE_WRITE_DOCS=1 cargo test --lib sys_reference` writes it anew.
 
 ## As mosquitto has them
 
