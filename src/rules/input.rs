@@ -148,7 +148,12 @@ pub const FIELDS: [FieldEntry; 17] = [
     field(Field::ProtocolVersion, "protocol_version", CONNECTED, "3, 4 (MQTT 3.1.1) or 5"),
     field(Field::KeepAliveS, "keep_alive_s", CONNECTED, "Keep alive in seconds"),
     field(Field::CleanStart, "clean_start", CONNECTED, "Whether the client asked for a new session"),
-    field(Field::SessionExpiryS, "session_expiry_s", CONNECTED, "Session expiry interval in seconds"),
+    field(
+        Field::SessionExpiryS,
+        "session_expiry_s",
+        CONNECTED,
+        "Session expiry interval in seconds; NULL if the client sent none",
+    ),
     field(Field::Resumed, "resumed", CONNECTED, "Whether the client found its session"),
     field(Field::Reason, "reason", DISCONNECTED | DROPPED, "Why"),
     field(Field::Timestamp, "timestamp", ALL, "When, in milliseconds since 1970-01-01 UTC"),
