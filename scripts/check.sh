@@ -7,6 +7,9 @@
 # Two profiles are built. `cargo test` uses the dev profile, because only there do debug assertions and overflow checks run, in the
 # broker that the broker tests start as well. The client tests start the release build, because that is what users run.
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=options.sh
+. "$(dirname "$0")/options.sh"
+[ $# -eq 0 ] || usage "it takes no arguments"
 cd "$(dirname "$0")/.."
 
 # Absolute, because the tests run what is below it from directories of their own.

@@ -6,6 +6,8 @@
 # more than 3 % above it fails, where the compiler is the one that the file names. A change that is worth its instructions says so
 # with `scripts/instructions.sh --update`.
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=options.sh
+. "$(dirname "$0")/options.sh"
 cd "$(dirname "$0")/.."
 reference=bench/instructions.txt
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")

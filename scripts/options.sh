@@ -5,9 +5,15 @@
 # usage [WHAT]: says what is wrong and shows the comment on top of the script.
 usage() {
     [ $# -eq 0 ] || printf '%s: %s\n' "${0##*/}" "$1" >&2
-    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0" >&2
+    manual >&2
     exit 2
 }
+
+# manual: prints the comment on top of the script.
+manual() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; }
+
+# Every script has these, whatever else it takes.
+case ${1:-} in --help | -h) manual; exit ;; esac
 
 # text OPTION VALUE...: prints the value.
 text() {

@@ -79,6 +79,8 @@ value = eval(sys.argv[2])
 print(f"{value:.4g}" if isinstance(value, float) else value)
 PYTHON
 }
+# percent PART: a part of 1, to be read.
+percent() { awk -v part="$1" 'BEGIN { printf "%.1f %%", part * 100 }'; }
 shard_us() { report 'cpu_us("shard")'; }
 sink_us() { report 'cpu_us("sink", "rdk:", "kafka")'; }
 
@@ -111,7 +113,7 @@ if [ -z "$rate" ]; then
     for _ in $(seq 12); do
         run "$try" 6
         if holds; then held=holds low=$try; else held="does not hold" high=$try; fi
-        echo "$try messages/s: $held (sent $due of what was due, p99 ${p99:-unknown} ms, $(tail -n 1 "$work/found"))"
+        echo "$try messages/s: $held (sent $(percent "$due") of what was due, p99 ${p99:-unknown} ms, $(tail -n 1 "$work/found"))"
         if [ -z "$high" ]; then
             try=$((try * 3 / 2))
         elif [ "$low" -eq 0 ]; then
@@ -130,7 +132,7 @@ echo "== sustained for $seconds s"
 for _ in 1 2 3 4; do
     run "$rate" "$seconds"
     holds && break
-    echo "$rate messages/s are not sustained (sent $due of what was due, p99 ${p99:-unknown} ms); a tenth less"
+    echo "$rate messages/s are not sustained (sent $(percent "$due") of what was due, p99 ${p99:-unknown} ms); a tenth less"
     rate=$((rate * 9 / 10))
 done
 echo "$rate messages/s: sent $(report 'r["sent"]')"

@@ -26,7 +26,8 @@ pub mod exit {
 
 const AFTER_HELP: &str = "\
 Without a command, `corelane` runs the broker, and the options of `run` may follow it.
-The command line beats the file, the file beats the defaults; the environment is not read.
+The command line beats the file, the file beats the defaults; the environment is not read,
+but for CORELANE_TEST_DELAYS, which delays decisions at random in tests.
 
 Exit codes:
    0  ended on SIGTERM or SIGINT, or nothing wrong with the file or the rule; for `doctor`: nothing is short
@@ -38,7 +39,9 @@ Exit codes:
   74  standard output cannot be written: a full disk
   77  no permission to listen on a port
   78  the configuration or a rule has errors; each is one line with (file,) line and column
- 134  aborted (SIGABRT): a defect, or a shard stalled for longer than broker.stall_s";
+ 130  ended at once by a second SIGINT
+ 134  aborted (SIGABRT): a defect, or a shard stalled for longer than broker.stall_s
+ 143  ended at once by a second SIGTERM";
 
 #[derive(Parser, Debug)]
 #[command(name = "corelane", version, about, after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
@@ -55,7 +58,10 @@ pub enum Command {
     /// Run the broker
     Run(Flags),
     /// Report everything that is wrong with a configuration file
-    CheckConfig { file: PathBuf },
+    CheckConfig {
+        /// The file (TOML)
+        file: PathBuf,
+    },
     /// Print every setting with its description, bounds and default, as a file to start from
     ConfigReference,
     /// Say what so many connections need of this host, what it has, and how to get what is short
@@ -89,6 +95,7 @@ impl Cli {
 mod tests {
     use super::*;
     use crate::config::{LogLevel, Shards};
+    use crate::trial::Subject;
     use clap::CommandFactory;
 
     fn parse(arguments: &[&str]) -> Result<Command, clap::Error> {
@@ -123,7 +130,8 @@ mod tests {
         let Command::Rules(Rules::Test(trial)) = parse(&[&["rules", "test"], &parts[..]].concat()).unwrap() else {
             panic!("the command is rules test")
         };
-        assert_eq!((trial.topic.as_str(), trial.payload.as_str(), trial.qos, trial.retain), ("t", "{}", 1, false));
+        assert_eq!(trial.subject, Subject::Message { topic: "t".to_owned() });
+        assert_eq!((trial.payload.as_str(), trial.qos, trial.retain), ("{}", 1, false));
         assert_eq!(trial.properties, [("k".to_owned(), "v=w".to_owned())]);
     }
 
@@ -139,6 +147,8 @@ mod tests {
             (&["doctor", "--connections", "0"], "0 is not in 1..=100000000"),
             (&["doctor", "--connections", "-5"], "-5 is not in 1..=100000000"),
             (&["rules", "test", "--topic", "t"], "--sql"),
+            (&["rules", "test", "--sql", "x", "--topic", "a/#"], "invalid value 'a/#' for '--topic <TOPIC>'"),
+            (&["rules", "test", "--sql", "x", "--topic", "$events/clientconnected"], "did you mean `client_connected`?"),
             (&["rules", "test", "--sql", "x", "--topic", "t", "--qos", "3"], "0..=2"),
             (&["rules", "test", "--sql", "x", "--topic", "t", "--property", "k"], "NAME=VALUE"),
             (&["--shards", "1", "check-config", "c.toml"], "cannot be used with"),
@@ -147,5 +157,16 @@ mod tests {
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(expected), "{arguments:?}: {error}");
         }
+    }
+
+    #[test]
+    fn every_argument_says_what_it_is() {
+        fn check(command: &clap::Command) {
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} of {}", argument.get_id(), command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
     }
 }

@@ -1,7 +1,7 @@
 //! `corelane rules test`: what a rule makes of one message, without a broker.
 
-use crate::rules::{Input, Rule, Source, SqlError, Value, Verdict, View};
-use crate::topic::matches;
+use crate::rules::{Input, Rule, Source, SqlError, Value, Verdict, View, event_of};
+use crate::topic::{check_name, matches};
 use crate::wire::{Properties, Property};
 
 /// A message, or with a topic such as `$events/client_connected` an event.
@@ -11,22 +11,43 @@ pub struct Trial {
     #[arg(long)]
     pub sql: String,
     /// The topic that is published to, or an event such as `$events/client_connected`
-    #[arg(long)]
-    pub topic: String,
+    #[arg(long = "topic", value_name = "TOPIC", value_parser = subject)]
+    pub subject: Subject,
+    /// The payload, such as a text of JSON
     #[arg(long, default_value = "")]
     pub payload: String,
+    /// The message's QoS, or the one that was granted to a subscription
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: u8,
+    /// Publish it retained
     #[arg(long)]
     pub retain: bool,
     /// The client that publishes
     #[arg(long, default_value = "test", alias = "client-id")]
     pub clientid: String,
+    /// The client's user name; NULL without it
     #[arg(long)]
     pub username: Option<String>,
     /// A user property, any number of times
     #[arg(long = "property", value_name = "NAME=VALUE", value_parser = property)]
     pub properties: Vec<(String, String)>,
+}
+
+/// What the rule is tried with: a message to a topic, or an event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Subject {
+    Message { topic: String },
+    Event(Source),
+}
+
+fn subject(text: &str) -> Result<Subject, String> {
+    match event_of(text) {
+        Some(event) => event.map(Subject::Event),
+        None => match check_name(text, u16::MAX, u16::MAX) {
+            Ok(()) => Ok(Subject::Message { topic: text.into() }),
+            Err(error) => Err(error.to_string()),
+        },
+    }
 }
 
 fn property(text: &str) -> Result<(String, String), String> {
@@ -45,16 +66,19 @@ impl Trial {
         let pairs: Vec<Property<'_>> =
             self.properties.iter().map(|(name, value)| Property::UserProperty((name, value))).collect();
         let mut scratch = Vec::new();
-        let event = self.topic.strip_prefix("$events/");
-        let source = match event {
-            None => Some(Source::Message),
-            Some(name) => Source::EVENTS.into_iter().find(|source| source.name() == name),
+        let (source, topic, found) = match &self.subject {
+            Subject::Message { topic } => {
+                (Source::Message, Some(topic.as_str()), rule.filters().any(|filter| matches(filter, topic)))
+            }
+            Subject::Event(event) => (*event, None, rule.events().contains(event)),
         };
-        let is_message = source == Some(Source::Message);
+        if !found {
+            return Ok("no: the topic matches nothing in FROM\n".into());
+        }
         let input = Input {
             client_id: Some(&self.clientid),
             username: self.username.as_deref(),
-            topic: is_message.then_some(&self.topic),
+            topic,
             payload: Some(self.payload.as_bytes()),
             qos: Some(self.qos),
             retain: Some(self.retain),
@@ -63,15 +87,7 @@ impl Trial {
             node: "corelane",
             ..Input::default()
         };
-        let found = match source {
-            Some(Source::Message) => rule.filters().any(|filter| matches(filter, &self.topic)),
-            Some(event) => rule.events().contains(&event),
-            None => false,
-        };
-        if !found {
-            return Ok("no: the topic matches nothing in FROM\n".into());
-        }
-        let view = View::new(source.unwrap_or(Source::Message), input);
+        let view = View::new(source, input);
         Ok(match rule.run(&view) {
             Ok(Verdict::Passed(rows)) => rows.into_iter().map(|row| Value::Map(row).to_json() + "\n").collect(),
             Ok(Verdict::Filtered) => "no: WHERE is false\n".into(),
@@ -84,11 +100,67 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+    use std::process::Command;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        trial: Trial,
+    }
+
+    /// A command as docs/rules.md has it: the words are what a shell makes of them.
+    fn run_as_written(command: &str) -> String {
+        let script = format!("corelane() {{ printf '%s\\0' \"$@\"; }}\n{command}");
+        let words = Command::new("sh").args(["-c", &script]).output().unwrap().stdout;
+        let words = String::from_utf8(words).unwrap();
+        let arguments = words.split_terminator('\0').skip("rules test".split(' ').count());
+        let line =
+            CommandLine::try_parse_from(["corelane"].into_iter().chain(arguments)).unwrap_or_else(|error| panic!("{error}"));
+        line.trial.run(0).unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    #[test]
+    fn every_command_of_the_page_prints_what_it_shows() {
+        let page = include_str!("../docs/rules.md");
+        let mut commands = 0;
+        for example in page.split("```sh\n").skip(1) {
+            let (command, rest) = example.split_once("\n```\n").unwrap();
+            let expected = rest.trim_start().strip_prefix("```\n").unwrap().split("```").next().unwrap();
+            assert_eq!(run_as_written(command), expected, "{command}");
+            commands += 1;
+        }
+        assert!(commands >= 7);
+    }
+
+    #[test]
+    fn every_expression_of_the_page_gives_what_its_row_says() {
+        let payload = r#"{"n":2,"name":"ab","list":[10,{"c":true}],"x y":5}"#;
+        let page = include_str!("../docs/rules.md");
+        assert!(page.contains(payload));
+        let mut rows = 0;
+        for row in page.lines().filter(|line| line.starts_with('|')) {
+            let row = row.replace("\\|", "\0");
+            let cells: Vec<_> = row.split('|').map(|cell| cell.trim().replace('\0', "|")).collect();
+            let code = |cell: &str| cell.strip_prefix('`')?.strip_suffix('`').map(str::to_owned);
+            let (Some(expression), Some(expected)) = (code(&cells[2]), code(&cells[3])) else { continue };
+            let trial =
+                Trial { payload: payload.into(), ..trial(&format!("SELECT {expression} AS x FROM '#'"), "vehicle/7/telemetry") };
+            let found = trial.run(0).unwrap_or_else(|error| panic!("{expression}: {error}"));
+            if expected.starts_with("failed: ") {
+                assert!(found.starts_with(&format!("{expected} in ")), "{expression}: {found}");
+            } else {
+                assert_eq!(found, format!("{{\"x\":{expected}}}\n"), "{expression}");
+            }
+            rows += 1;
+        }
+        assert!(rows >= 30);
+    }
 
     fn trial(sql: &str, topic: &str) -> Trial {
         Trial {
             sql: sql.into(),
-            topic: topic.into(),
+            subject: subject(topic).unwrap(),
             payload: r#"{"v":1,"list":[1,2]}"#.into(),
             qos: 1,
             retain: false,
@@ -116,7 +188,11 @@ mod tests {
                 "$events/client_connected",
                 "{\"event\":\"client_connected\",\"clientid\":\"c\"}\n",
             ),
-            ("SELECT event FROM \"$events/client_connected\"", "$events/none", "no: the topic matches nothing in FROM\n"),
+            (
+                "SELECT event FROM \"$events/client_connected\"",
+                "$events/client_disconnected",
+                "no: the topic matches nothing in FROM\n",
+            ),
         ] {
             assert_eq!(trial(sql, topic).run(0).as_deref(), Ok(expected), "{sql}");
         }

@@ -54,7 +54,7 @@ fn a_wrong_option_is_named_and_ends_with_2() {
         ("compare.sh", &["--keep"], "--keep needs a value"),
         ("scenarios.sh", &["--only", "nonsense"], "--only: there is no \"nonsense\"; there are echo"),
         ("million.sh", &["--connections", "abc"], "--connections needs a whole number"),
-        ("vm.sh", &["--help"], "unknown option --help"),
+        ("vm.sh", &["--hlep"], "unknown option --hlep"),
         ("vm.sh", &["--cpus"], "--cpus needs a whole number"),
         ("kafka.sh", &["status", "--port"], "--port needs a whole number"),
     ] {
@@ -63,6 +63,24 @@ fn a_wrong_option_is_named_and_ends_with_2() {
         assert_eq!(ended.status.code(), Some(2), "{script} {arguments:?}: {said}");
         assert!(said.starts_with(&format!("{script}: ")) && said.contains(expected), "{script} {arguments:?}: {said}");
         assert!(said.contains(&format!("Usage: {script}")), "{said}");
+    }
+}
+
+#[test]
+fn help_is_what_the_script_says_of_itself_and_does_nothing() {
+    let tuning = Path::new(env!("CARGO_MANIFEST_DIR")).join("tuning/apply.sh");
+    let scripts = fs::read_dir(SCRIPTS).unwrap().map(|entry| entry.unwrap().path());
+    // Those without a shebang are sourced by the others.
+    let is_script = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "sh") && fs::read_to_string(path).unwrap().starts_with("#!")
+    };
+    let scripts: Vec<PathBuf> = scripts.filter(is_script).chain([tuning]).collect();
+    assert!(scripts.len() > 15);
+    for script in scripts {
+        let ended = Command::new(&script).arg("--help").env_clear().env("PATH", "/usr/bin:/bin").output().unwrap();
+        let second = fs::read_to_string(&script).unwrap().lines().nth(1).unwrap().trim_start_matches("# ").to_owned();
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{}: {ended:?}", script.display());
+        assert!(String::from_utf8_lossy(&ended.stdout).starts_with(&second), "{}: {ended:?}", script.display());
     }
 }
 

@@ -12,10 +12,13 @@ state=${CORELANE_TUNING_STATE:-/var/lib/corelane-tuning}
 etc=${CORELANE_TUNING_ETC:-/etc}
 sys=${CORELANE_TUNING_SYS:-/proc/sys}
 
-# usage [WHAT IS WRONG]
+# manual: prints the comment above.
+manual() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; }
+
+# usage WHAT IS WRONG
 usage() {
-    [ $# -eq 0 ] || printf 'apply.sh: %s\n' "$1" >&2
-    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0" >&2
+    printf 'apply.sh: %s\n' "$1" >&2
+    manual >&2
     exit 2
 }
 
@@ -41,6 +44,10 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     --revert) action=revert ;;
+    --help | -h)
+        manual
+        exit
+        ;;
     *) usage "unknown option $1" ;;
     esac
     shift

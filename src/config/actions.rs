@@ -64,7 +64,7 @@ impl Planner<'_> {
             Err(error) => {
                 let place = spot.inside(error.position.line, error.position.column);
                 let what = format!("in the SQL: {}", error.what.replace(char::is_control, " "));
-                return self.errors.push(ConfigError { place, what, fix: "see the documentation of rules".into() });
+                return self.errors.push(ConfigError { place, what, fix: "docs/rules.md says what a rule may be".into() });
             }
         };
         let mut actions = Vec::new();

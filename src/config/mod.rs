@@ -1,5 +1,10 @@
-//! The configuration: flags as they were written and the file they name, resolved into one [`Config`] that has no fault. The command
-//! line beats the file, the file beats the defaults; the environment is not read.
+//! The configuration: flags as they were written and the file they name, resolved into one [`Config`] that has no fault. The
+//! command line beats the file, the file beats the defaults; the environment is not read, but for what delays decisions in tests
+//! (`wiring`).
+//!
+//! Where to find what: `knobs`, `sink_knobs`, `rule_knobs` (every setting, in tables), `table`, `list` (what a table is),
+//! `setting` (a value of each type) · `file` (reading TOML), `draft`, `spot` (where what was written) · `clash`, `sinks`,
+//! `actions` (what is wrong with several settings, a sink, a rule) · `error` · `reference` (`config-reference`).
 
 mod actions;
 mod clash;

@@ -118,7 +118,7 @@ pub static RULE: Table<RuleDraft> = Table {
             "sql",
             RESTART,
             lines(65_535),
-            "SELECT … FROM \"topic/filter\" WHERE …, or FOREACH …; single quotes or ''' around it spare the escapes.",
+            "SELECT … FROM \"topic/filter\" WHERE …, or FOREACH … (docs/rules.md); single quotes or ''' around it spare the escapes.",
             |r: &mut RuleDraft| &mut r.sql,
         )
         .required("'SELECT * FROM \"vehicle/+/telemetry\"'"),

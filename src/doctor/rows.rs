@@ -7,7 +7,8 @@ use crate::config::{Listener, group_digits};
 use crate::limits::Limits;
 use crate::runtime::probe;
 
-/// What an idle connection with one subscription was measured to cost: the broker's own memory, and the kernel's for its end.
+/// What an idle connection with a subscription to a filter of its own was measured to cost: the broker's own memory, and the kernel's for
+/// its end. Rather too much than too little: bench/results/compare.md has what it costs now.
 pub const USER_BYTES: u64 = 399;
 pub const KERNEL_BYTES: u64 = 3852;
 /// A broker without connections.

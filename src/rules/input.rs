@@ -54,6 +54,22 @@ impl Source {
         }
     }
 
+    /// When there is one.
+    pub const fn doc(self) -> &'static str {
+        match self {
+            Source::Message => "A message was published.",
+            Source::ClientConnected => "A client's CONNECT was accepted.",
+            Source::ClientDisconnected => {
+                "The connection of a client ended; `reason` says why, such as `DISCONNECT by the client`."
+            }
+            Source::SessionSubscribed => "A client subscribed, or subscribed anew: one for each filter that was granted.",
+            Source::MessageDropped => "A message for a client was dropped: its queue or socket was full, it expired, and so on.",
+            Source::MessageDelivered => {
+                "A client acknowledged a message, or with QoS 0 it was written to the client's connection."
+            }
+        }
+    }
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -132,7 +148,12 @@ pub const FIELDS: [FieldEntry; 17] = [
     field(Field::ProtocolVersion, "protocol_version", CONNECTED, "3, 4 (MQTT 3.1.1) or 5"),
     field(Field::KeepAliveS, "keep_alive_s", CONNECTED, "Keep alive in seconds"),
     field(Field::CleanStart, "clean_start", CONNECTED, "Whether the client asked for a new session"),
-    field(Field::SessionExpiryS, "session_expiry_s", CONNECTED, "Session expiry interval in seconds"),
+    field(
+        Field::SessionExpiryS,
+        "session_expiry_s",
+        CONNECTED,
+        "Session expiry interval in seconds; NULL if the client sent none",
+    ),
     field(Field::Resumed, "resumed", CONNECTED, "Whether the client found its session"),
     field(Field::Reason, "reason", DISCONNECTED | DROPPED, "Why"),
     field(Field::Timestamp, "timestamp", ALL, "When, in milliseconds since 1970-01-01 UTC"),

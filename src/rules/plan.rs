@@ -95,18 +95,22 @@ pub fn plan_field(sources: &[Source], root: &str, path: Vec<Step>, shown: &str) 
 }
 
 fn source_of(text: &str, position: Position) -> Result<Source, SqlError> {
-    if let Some(name) = text.strip_prefix("$events/") {
-        let known = || Source::EVENTS.iter().map(|source| source.name());
-        return Source::EVENTS
-            .into_iter()
-            .find(|source| source.name() == name)
-            .ok_or_else(|| SqlError { position, what: format!("there is no event `{name}`; {}", guess(name, known)) });
+    if let Some(event) = event_of(text) {
+        return event.map_err(|what| SqlError { position, what });
     }
     match Filter::parse(text, u16::MAX, u16::MAX) {
         Ok(Filter { share: None, .. }) => Ok(Source::Message),
         Ok(_) => Err(SqlError { position, what: "a rule has no shared subscription; leave out `$share/` and the name".into() }),
         Err(error) => Err(SqlError { position, what: error.to_string() }),
     }
+}
+
+/// The event that a text such as `$events/client_connected` names; `None` if it is a topic.
+pub fn event_of(text: &str) -> Option<Result<Source, String>> {
+    let name = text.strip_prefix("$events/")?;
+    let known = || Source::EVENTS.iter().map(|source| source.name());
+    let event = Source::EVENTS.into_iter().find(|source| source.name() == name);
+    Some(event.ok_or_else(|| format!("there is no event `{name}`; {}", guess(name, known))))
 }
 
 /// A suggestion for a name that was mistyped.
@@ -463,10 +467,8 @@ impl<'s> Planner<'s> {
     fn call(&self, ast: &Ast, name: &str, arguments: &[&Ast], depth: usize) -> Planned {
         let Some(function) = functions::find(name) else {
             let known = nearest(name, functions::all().map(|function| function.name));
-            let guess = known.map_or_else(
-                || "corelane's functions are in its documentation".into(),
-                |known| format!("did you mean `{known}`?"),
-            );
+            let guess = known
+                .map_or_else(|| "docs/rules-functions.md lists all of them".into(), |known| format!("did you mean `{known}`?"));
             return self.wrong(ast, format!("unknown function `{name}`; {guess}"));
         };
         let (fewest, most) = function.arity;

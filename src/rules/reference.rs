@@ -1,14 +1,14 @@
-//! The page about functions and fields, written from their tables.
+//! The page about fields, events and functions, written from their tables.
 
 use super::functions::GROUPS;
-use super::input::{FIELDS, Source};
+use super::input::{FIELDS, FieldEntry, Source};
 use std::fmt::Write;
 
 const HEAD: &str = "\
-# Rules: fields and functions
+# Rules: fields, events and functions
 
 Written from the tables in `src/rules`; a test fails when this page is not what they say, and runs every example.
-`CORELANE_WRITE_DOCS=1 cargo test --lib rules` writes it anew.
+`CORELANE_WRITE_DOCS=1 cargo test --lib rules` writes it anew. What can be written with them is in [rules.md](rules.md).
 
 ## Fields
 
@@ -24,17 +24,32 @@ counted and the message has no row. Elements, characters and topic levels are co
 Arguments in brackets may be left out. The result is given as JSON. The examples run at 2023-11-14T22:13:20.123Z.
 ";
 
+const EVENTS: &str = "
+## Events
+
+In FROM as `\"$events/NAME\"`. All have the fields whose sources are \"all\".
+
+| Event | When | And its fields |
+|---|---|---|
+";
+
 /// The page, in Markdown.
 pub fn reference() -> String {
     let mut page = HEAD.to_owned();
     for entry in FIELDS {
-        let sources = if Source::ALL.iter().all(|source| entry.is_in(*source)) {
+        let sources = if is_in_all(&entry) {
             "all".to_owned()
         } else {
             let own = Source::ALL.iter().filter(|source| entry.is_in(**source));
             own.map(|source| format!("`{}`", source.name())).collect::<Vec<_>>().join(", ")
         };
         writeln!(page, "| `{}` | {} | {sources} |", entry.name, entry.doc).expect("a String takes what is written");
+    }
+    page.push_str(EVENTS);
+    for event in Source::EVENTS {
+        let own = FIELDS.iter().filter(|entry| entry.is_in(event) && !is_in_all(entry));
+        let own = own.map(|entry| format!("`{}`", entry.name)).collect::<Vec<_>>().join(", ");
+        writeln!(page, "| `$events/{}` | {} | {own} |", event.name(), event.doc()).expect("a String takes what is written");
     }
     page.push_str(FUNCTIONS);
     for (group, functions) in &GROUPS {
@@ -48,6 +63,10 @@ pub fn reference() -> String {
         }
     }
     page
+}
+
+fn is_in_all(entry: &FieldEntry) -> bool {
+    Source::ALL.iter().all(|source| entry.is_in(*source))
 }
 
 #[cfg(test)]

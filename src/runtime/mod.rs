@@ -223,7 +223,7 @@ impl Bound {
         start_sinks: Option<StartSinksWith>,
         new_core: impl Fn(CoreId, usize, Time) -> C + Send + Sync + 'static,
     ) -> Result<(), RuntimeError> {
-        let mut signals = Signals::install()?;
+        let signals = Signals::install()?;
         let running = self.start(clock, start_sinks, new_core)?;
         let interval = Duration::from_secs(running.options.log_interval_s);
         let mut log = LogLine::default();

@@ -1,5 +1,9 @@
-//! One client's session on its home core: what outlives a connection. Pure state with verbs; who its subscribers and connections are
-//! is the shard's business.
+//! One client's session on its home core: what outlives a connection. Pure state with verbs; who its subscribers and connections
+//! are is the shard's business.
+//!
+//! Where to find what: `outbound` (QoS 1 and 2 to the client: window and queue) · `inbound` (QoS 2 from it: packet ids) · `owed`
+//! (PUBACK and PUBREC that wait for a sink) · `will` (what is kept of it; when it is published is `shard::clients`') ·
+//! `subscriptions` · `replays` (retained messages being sent) · `drops` (what was dropped, by reason).
 
 pub mod drops;
 pub mod inbound;

@@ -1,10 +1,13 @@
 //! A shard: the whole state of one core, as a plain struct driven by synchronous calls. No I/O, clock, lock or thread below this
 //! line: the shell passes in bytes and the time, and performs what stands in [`Effects`] at the end of the turn.
 //!
-//! Where to find what: `connection` and `outbox` (a socket's side), `receive` (bytes → packets), `connect`, `publish`, `subscribe`,
-//! `acknowledge` (one packet kind each), `clients` (client id → session, takeover, session end), `fanout` (a message to its local
-//! subscribers), `deliver` (a message to one session), `groups` (shared subscriptions), `retained` (store and replay), `parking`
-//! (what must wait), `rules` (what they make of messages), `sinks` and `tickets` (records on their way and who waits for them), `peer` and `mesh` (the other cores), `timers`, `counters`, `events`, `sys` ($SYS topics), `shutdown`.
+//! Where to find what: `connection` and `outbox` (a socket's side), `receive` (bytes → packets), `connect`, `publish`,
+//! `subscribe`, `acknowledge` (one packet kind each), `clients` (client id → session, takeover, when a will is published or
+//! delayed, session end), `fanout` (a message to its local subscribers), `deliver` (a message to one session), `groups` (shared
+//! subscriptions), `retained` (store and replay), `parking` (what must wait), `rules` (what they make of messages), `sinks` and
+//! `tickets` (records on their way, and the PUBACK or PUBREC that waits for them), `gate` (the room before a sink), `peer` and
+//! `mesh` (the other cores), `timers` (the clock of keep-alives, will delays and expiries), `counters`, `events`, `sys` ($SYS
+//! topics), `shutdown`.
 
 mod acknowledge;
 mod clients;
@@ -30,6 +33,8 @@ mod shutdown;
 pub mod sinks;
 mod subscribe;
 pub mod sys;
+#[cfg(test)]
+mod sys_reference;
 pub mod sys_snapshot;
 mod tickets;
 mod timers;

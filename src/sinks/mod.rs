@@ -1,9 +1,10 @@
-//! Where records go: one core batches what the shards' actions made to Kafka, MongoDB, HTTP servers and files, and brings messages back
-//! from Kafka. It touches the world and never a shard: rings are all that lies between.
+//! Where records go: one core batches what the shards' actions made to Kafka, MongoDB, HTTP servers and files, and brings
+//! messages back from Kafka. It touches the world and never a shard: rings are all that lies between.
 //!
-//! Where to find what: `core` (the thread and its passes) · `sink` (the life of a record) · `buffer`, `disk` (where it waits) · `target` (what a
-//! sink of batches implements), `batches` (what feeds it), `file`, `mongodb`, `http` · `kafka`, `kafka_config` (the producer) · `source`,
-//! `source_topic` (the consumer) · `dead_letter` · `status`, `log_limit` · `options`.
+//! Where to find what: `core` (the thread and its passes) · `sink` (the life of a record, and what counts its end) · `buffer`,
+//! `disk` (where it waits, and which is dropped when there is no room) · `target` (what a sink of batches implements), `batches`
+//! (what feeds it), `file`, `mongodb`, `http` · `kafka`, `kafka_config` (the producer) · `source`, `source_topic` (the consumer)
+//! · `dead_letter` · `status`, `log_limit` · `options`.
 
 mod batches;
 mod buffer;

@@ -1,5 +1,9 @@
-//! Topic Names and Topic Filters (MQTT 5.0 section 4.7): what is valid, what matches, and the structures that answer "who wants this
-//! topic" for one core. Nothing here knows sessions, connections or the mesh.
+//! Topic Names and Topic Filters (MQTT 5.0 section 4.7): what is valid, what matches, and the structures that answer "who wants
+//! this topic" for one core. Nothing here knows sessions, connections or the mesh.
+//!
+//! Where to find what: `name`, `filter` (what is valid, what matches) · `hash` (keyed hashes of topics) · `index` and
+//! `fingerprints` (filters that match a topic), on it `subscriptions` (of sessions) and `interest` (of other cores) · `retained`
+//! (messages by topic).
 
 pub mod filter;
 mod fingerprints;

@@ -79,6 +79,25 @@ fn a_client_that_does_not_read_cannot_hold_it_up() {
     assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
 }
 
+/// A second signal ends it at once, unless it comes together with the first: GNU `timeout` signals the process and then its group.
+#[test]
+fn a_second_signal_ends_it_at_once_and_one_beside_the_first_does_not() {
+    let mut broker = Broker::start_with_config("[broker]\nshutdown_s = 60\n[limits]\noutbox_bytes_max = \"16 MiB\"\n");
+    let mut stuck = broker.client(Version::V5, "does-not-read");
+    stuck.subscribe(&[("shutdown/twice", 0)]);
+    let mut publisher = broker.client(Version::V5, "publisher");
+    for _ in 0..20 {
+        publisher.publish("shutdown/twice", vec![0; 900_000], 1);
+    }
+    let pid = broker.pid().expect("this test started it").to_string();
+    // Two of one kind could become one on their way.
+    assert!(Command::new("sh").args(["-c", "kill -TERM $0; kill -INT $0", &pid]).status().expect("sh runs").success());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(broker.exit_status().is_none(), "it waits for the client: {}", broker.log());
+    broker.terminate();
+    assert_eq!(broker.wait_for_exit().code(), Some(143), "{}", broker.log());
+}
+
 /// Wills are for clients that are lost, not for a broker that goes: none is published on the way out.
 #[test]
 fn no_will_is_published_on_the_way_out() {

@@ -28,14 +28,14 @@ second one at once, without.";
 enum Command {
     /// Run a scenario: one that `list` names, or a file
     Run {
-        /// Its name, or the path of a file in TOML (see `show`)
+        /// Its name, or the path of a TOML file
         scenario: String,
         #[command(flatten)]
         options: Options,
     },
     /// Run a case of the comparison of brokers and end with one line for scripts; the workers never sleep
     Case {
-        /// Its name, or the path of a file in TOML
+        /// Its name, or the path of a TOML file
         case: String,
         #[command(flatten)]
         options: Options,
@@ -43,9 +43,15 @@ enum Command {
     /// The scenarios and cases that come with the program
     List,
     /// Print one of them, as a file to start from
-    Show { name: String },
+    Show {
+        /// Its name
+        name: String,
+    },
     /// The table of a comparison, from the lines that its cases printed (see scripts/compare.sh)
-    Table { results: PathBuf },
+    Table {
+        /// The file with the lines
+        results: PathBuf,
+    },
 }
 
 #[derive(Args)]
