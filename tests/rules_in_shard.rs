@@ -6,6 +6,7 @@ use corelane::limits::Limits;
 use corelane::message::{Message, MessageRef};
 use corelane::record::{ActionId, Outcome, Record};
 use corelane::rules::{Action, Part, PlannedRule, RecordAction, Republish, Rule, Template};
+use corelane::shard::events::Event;
 use corelane::shard::sinks::{RECORDS_MAX, TICKETED_MAX};
 use corelane::shard::{Gate, Globals, Shard, ShardOptions, WhenFull};
 use corelane::time::Time;
@@ -137,6 +138,12 @@ impl Bench {
     fn end(&mut self, record: &Record) {
         self.globals.gates[0].leave(1, record.bytes());
         self.run();
+    }
+
+    /// What has been told of rules that failed.
+    fn failures(&mut self) -> Vec<String> {
+        let events = self.shard.effects.events.drain(..);
+        events.filter_map(|event| if let Event::RuleFailed { what, .. } = event { Some(what) } else { None }).collect()
     }
 
     fn answer(&mut self, ticket: Option<TicketId>, outcome: Outcome) {
@@ -413,10 +420,10 @@ fn republished_messages_run_through_rules_again_until_they_go_round() {
 
 #[test]
 fn what_a_rule_makes_of_one_message_is_bounded() {
-    let rule = to_sink("FOREACH payload.list DO payload FROM \"t\"", &["${payload}"], false);
+    let rule = to_sink("FOREACH payload.list DO item FROM \"t\"", &["${payload}"], false);
     let mut bench = Bench::new(vec![rule], WhenFull::DropOldest);
     let client = bench.connect("car", 4);
-    let payload = format!("{{\"list\":[{}1]}}", "1,".repeat(9_000));
+    let payload = format!("{{\"list\":[{}1]}}", "1,".repeat(8_000));
     let mut packet = vec![0x30];
     let mut left = payload.len() + 3;
     while left > 0 {
@@ -428,7 +435,43 @@ fn what_a_rule_makes_of_one_message_is_bounded() {
     bench.shard.on_received(client, &packet, bench.now);
     bench.run();
     let counts = bench.shard.rule_counts()[0];
-    assert_eq!((counts.failed, bench.records().len()), (1, 0), "9,001 copies of 18 kB are too much");
+    assert_eq!((counts.failed, bench.records().len()), (1, 0), "8,001 copies of 16 kB are too much");
+    assert_eq!(bench.failures(), ["it made more than 16777216 bytes of one message"]);
+}
+
+#[test]
+fn an_action_that_cannot_is_dropped_alone_and_told_once_a_second() {
+    let mut rule = to_sink("SELECT payload.vin AS vin, clientid FROM \"t\"", &["${vin}"], true);
+    let publish = republish("SELECT payload.vin AS vin, clientid FROM \"t\"", "alarms/${vin}").actions.remove(0);
+    rule.actions.insert(0, publish);
+    let limits = Limits { topic_levels_max: 3, topic_bytes_max: 20, ..Limits::default() };
+    let mut bench = Bench::with_limits(vec![rule], WhenFull::Hold, limits);
+    let client = bench.connect("car", 4);
+    let mut told = Vec::new();
+    for (number, vin) in ["a+b", "a\\u0000b", "a/b/c", "0123456789abcdef", "7"].into_iter().enumerate() {
+        bench.publish(client, 1, number as u8 + 1, "t", &format!("{{\"vin\":\"{vin}\"}}"), false);
+        let records = bench.records();
+        assert_eq!(records.len(), 1, "{vin}: the record is made all the same");
+        bench.answer(records[0].ticket, Outcome::Accepted);
+        bench.end(&records[0]);
+        assert_eq!(bench.sent(client), [(0x40, vec![0, number as u8 + 1])]);
+        told.push(bench.failures());
+        if number != 1 {
+            bench.now = bench.now + std::time::Duration::from_millis(1_001);
+        }
+    }
+    let counts = bench.shard.rule_counts()[0];
+    assert_eq!((counts.passed, counts.failed, counts.actions, counts.dropped), (5, 0, 6, 4));
+    assert_eq!(
+        told,
+        [
+            vec!["it cannot publish to \"alarms/a+b\": topic name contains a wildcard"],
+            vec!["it cannot publish to \"alarms/a\\0b\": topic name contains the null character"],
+            vec![],
+            vec!["it cannot publish to \"alarms/0123456789abcdef\": topic is longer than 20 bytes"],
+            vec![],
+        ]
+    );
 }
 
 #[test]

@@ -5,11 +5,14 @@
 //! Of a key that an object has twice, the last one counts. Integers beyond 64 bits signed are floats.
 
 use super::path::Step;
-use super::value::{Map, Value, element};
+use super::value::{ELEMENT_STEPS, Map, Value, element};
+use super::work::Work;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 
+/// For a node that is passed on the way to another.
+const PASSED_STEPS: u64 = 4;
 /// Bytes of text for each node that room is made for at first.
 const BYTES_PER_NODE: usize = 10;
 
@@ -48,18 +51,24 @@ impl<'a> Document<'a> {
     }
 
     /// What a path leads to; NULL if it leads nowhere.
-    pub fn at(&self, path: &[Step]) -> Value<'_> {
-        match path.iter().try_fold(0, |node, step| self.step(node, step)) {
-            Some(node) => self.value(node),
-            None => Value::Null,
-        }
+    ///
+    /// # Errors
+    /// There is not enough work left to go there and to copy it.
+    pub fn at(&self, path: &[Step], work: &Work) -> Result<Value<'_>, String> {
+        // All that is passed on the way, then all that is copied.
+        let mut passed = 0;
+        let node = path.iter().try_fold(0, |node, step| self.step(node, step, &mut passed));
+        let copied = node.map_or(0, |node| (self.nodes[node].next - node) as u64);
+        work.spend(PASSED_STEPS * passed + ELEMENT_STEPS * copied)?;
+        Ok(node.map_or(Value::Null, |node| self.value(node)))
     }
 
-    fn step(&self, node: usize, step: &Step) -> Option<usize> {
+    fn step(&self, node: usize, step: &Step, passed: &mut u64) -> Option<usize> {
+        let mut inside = self.inside(node).inspect(|_| *passed += 1);
         match (&self.nodes[node].content, step) {
-            (Content::Object, Step::Key(key)) => self.inside(node).filter(|inner| *self.nodes[*inner].key == **key).last(),
-            (Content::Array, Step::Index(number)) if *number > 0 => self.inside(node).nth(usize::try_from(number - 1).ok()?),
-            (Content::Array, Step::Index(number)) => self.inside(node).nth(element(*number, self.inside(node).count())?),
+            (Content::Object, Step::Key(key)) => inside.filter(|inner| *self.nodes[*inner].key == **key).last(),
+            (Content::Array, Step::Index(number)) if *number > 0 => inside.nth(usize::try_from(number - 1).ok()?),
+            (Content::Array, Step::Index(number)) => self.inside(node).nth(element(*number, inside.count())?),
             _ => None,
         }
     }
@@ -215,6 +224,27 @@ mod tests {
         Step::Key(key.into())
     }
 
+    fn at<'d>(document: &'d Document<'_>, path: &[Step]) -> Value<'d> {
+        document.at(path, &Work::new()).unwrap()
+    }
+
+    #[test]
+    fn what_is_large_or_far_away_is_paid_for() {
+        let text = format!("[{}7]", "[],".repeat(50_000));
+        let document = Document::parse(&text).unwrap();
+        let times = |path: &[Step]| {
+            let work = Work::new();
+            (0..10_000).take_while(|_| document.at(path, &work).is_ok()).count()
+        };
+        assert!(
+            (5..20).contains(&times(&[])) && (50..200).contains(&times(&[Step::Index(-1)])),
+            "{} {}",
+            times(&[]),
+            times(&[Step::Index(-1)])
+        );
+        assert_eq!(times(&[Step::Index(1)]), 10_000);
+    }
+
     #[test]
     fn every_kind_of_value_is_read_and_written_again() {
         for text in [
@@ -231,22 +261,22 @@ mod tests {
             "2.2250738585072014e-308",
         ] {
             let expected = text.replace(r"\u00e9", "é");
-            assert_eq!(Document::parse(text).unwrap().at(&[]).to_json(), expected);
+            assert_eq!(at(&Document::parse(text).unwrap(), &[]).to_json(), expected);
         }
-        assert_eq!(Document::parse("18446744073709551615").unwrap().at(&[]), Value::Float(18446744073709551615.0));
+        assert_eq!(at(&Document::parse("18446744073709551615").unwrap(), &[]), Value::Float(18446744073709551615.0));
     }
 
     #[test]
     fn paths_lead_through_objects_and_arrays_and_past_what_is_beside_them() {
         let text = r#"{"a":{"x":[1,{"deep":[[]]},3]},"b":"text","a\u0062":7,"a":{"x":[10,{"y":"z"},30]}}"#;
         let document = Document::parse(text).unwrap();
-        let x = |step| document.at(&[key("a"), key("x"), Step::Index(step)]);
+        let x = |step| at(&document, &[key("a"), key("x"), Step::Index(step)]);
         assert_eq!([x(1), x(3), x(-1), x(-3)], [10, 30, 30, 10].map(Value::Int));
         assert_eq!([x(0), x(4), x(-4)], [const { Value::Null }; 3]);
-        assert_eq!(document.at(&[key("a"), key("x"), Step::Index(2), key("y")]), Value::text("z"));
-        assert_eq!(document.at(&[key("ab")]), Value::Int(7));
+        assert_eq!(at(&document, &[key("a"), key("x"), Step::Index(2), key("y")]), Value::text("z"));
+        assert_eq!(at(&document, &[key("ab")]), Value::Int(7));
         for nowhere in [&[key("c")][..], &[key("b"), key("c")], &[Step::Index(1)], &[key("a"), Step::Index(1)]] {
-            assert_eq!(document.at(nowhere), Value::Null);
+            assert_eq!(at(&document, nowhere), Value::Null);
         }
     }
 

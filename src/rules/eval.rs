@@ -10,6 +10,7 @@ use super::functions::{Arguments, Function};
 use super::input::{Field, View};
 use super::path::Step;
 use super::value::{Map, Value};
+use super::work::Work;
 use regex::Regex;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -24,6 +25,18 @@ pub struct Scope<'s, 'a, 'm> {
     pub item: Option<&'s Value<'a>>,
 }
 
+impl<'a> Scope<'_, 'a, '_> {
+    fn spend(&self, steps: u64, origin: &Arc<Origin>) -> Result<(), Box<Failure>> {
+        self.view.work().spend(steps).or_else(|what| fail(origin, what))
+    }
+
+    /// A copy, as far as there is work left for it.
+    pub fn copy(&self, value: &Value<'a>) -> Result<Value<'a>, String> {
+        self.view.work().spend(value.steps())?;
+        Ok(value.clone())
+    }
+}
+
 #[derive(Clone, Debug)]
 pub enum Expr {
     Constant(Value<'static>),
@@ -33,7 +46,7 @@ pub enum Expr {
     /// A path into the payload as JSON; an empty one is all of it.
     Payload(Box<[Step]>, Arc<Origin>),
     /// A path into FOREACH's element.
-    Item(Box<[Step]>),
+    Item(Box<[Step]>, Arc<Origin>),
     /// An element or an entry of a value that is computed, by a key that may be.
     Access(Box<Expr>, Box<Expr>, Arc<Origin>),
     Not(Box<Expr>, Arc<Origin>),
@@ -114,7 +127,10 @@ impl Expr {
             Expr::TopicLevel(number) => scope.view.topic_level(*number),
             Expr::UserProperty(name) => scope.view.user_property(name),
             Expr::Payload(path, origin) => scope.view.json(path).or_else(|what| fail(origin, what))?,
-            Expr::Item(path) => scope.item.and_then(|item| item.at(path)).cloned().unwrap_or(Value::Null),
+            Expr::Item(path, origin) => match scope.item.and_then(|item| item.at(path)) {
+                Some(value) => scope.copy(value).or_else(|what| fail(origin, what))?,
+                None => Value::Null,
+            },
             Expr::Access(value, key, origin) => {
                 access(value.eval(scope)?, key.eval(scope)?).or_else(|what| fail(origin, what))?
             }
@@ -148,7 +164,10 @@ impl Expr {
                     Value::Array(left)
                 }
                 (left, right) => match (as_text(&left), as_text(&right)) {
-                    (Some(left), Some(right)) => Value::text([left, right].concat()),
+                    (Some(left), Some(right)) => {
+                        scope.spend((left.len() + right.len()) as u64, origin)?;
+                        Value::text([left, right].concat())
+                    }
                     (None, _) => return fail(origin, format!("|| cannot join {}", with_article(&left))),
                     _ => return fail(origin, format!("|| cannot join {}", with_article(&right))),
                 },
@@ -156,12 +175,13 @@ impl Expr {
             Expr::Like(like, origin) => match (like.value.eval(scope)?, like.pattern.eval(scope)?) {
                 (Value::Null, _) | (_, Value::Null) => Value::Null,
                 (Value::Text(text), Value::Text(pattern)) => {
+                    let work = scope.view.work();
                     let found = if like.any_case {
-                        is_like(&text.to_lowercase(), &pattern.to_lowercase(), like.escape)
+                        is_like(&text.to_lowercase(), &pattern.to_lowercase(), like.escape, work)
                     } else {
-                        is_like(&text, &pattern, like.escape)
+                        is_like(&text, &pattern, like.escape, work)
                     };
-                    Value::Bool(found != like.negated)
+                    Value::Bool(found.or_else(|what| fail(origin, what))? != like.negated)
                 }
                 (Value::Text(_), other) | (other, _) => {
                     return fail(origin, format!("LIKE needs text and got {}", with_article(&other)));
@@ -205,8 +225,12 @@ impl Expr {
                     }
                     values.push(value);
                 }
-                let arguments = Arguments { values: &mut values, now_ms: scope.view.now_ms(), regex: regex.as_deref() };
-                (function.call)(arguments).or_else(|what| fail(origin, format!("{}: {what}", function.name)))?
+                scope.spend(values.iter().map(Value::steps).sum(), origin)?;
+                let (now_ms, work) = (scope.view.now_ms(), scope.view.work());
+                let arguments = Arguments { values: &mut values, now_ms, regex: regex.as_deref(), work };
+                let result = (function.call)(arguments).or_else(|what| fail(origin, format!("{}: {what}", function.name)))?;
+                scope.spend(result.steps(), origin)?;
+                result
             }
         })
     }
@@ -216,11 +240,45 @@ impl Expr {
         Ok(truth(self.eval(scope)?, origin)? == Some(true))
     }
 
+    /// Whether it gives the same for every element of FOREACH.
+    pub fn is_same_for_all(&self) -> bool {
+        match self {
+            Expr::Item(..) => false,
+            // What depends on more than its arguments is not foldable.
+            Expr::Call { function, regex, .. } if !function.is_foldable() && regex.is_none() => false,
+            _ => self.parts_are(Expr::is_same_for_all),
+        }
+    }
+
+    /// Whether something holds for all expressions that this one is made of; for one that is made of none it does.
+    pub fn parts_are(&self, holds: impl Fn(&Expr) -> bool) -> bool {
+        match self {
+            Expr::Constant(_) | Expr::Field(_) | Expr::TopicLevel(_) | Expr::UserProperty(_) => true,
+            Expr::Payload(..) | Expr::Item(..) => true,
+            Expr::Access(value, key, _) => holds(value) && holds(key),
+            Expr::Not(value, _) | Expr::Negate(value, _) | Expr::IsNull { value, .. } | Expr::Is { value, .. } => holds(value),
+            Expr::Arithmetic(_, sides, _) | Expr::Compare(_, sides, _) | Expr::Concat(sides, _) => {
+                holds(&sides.0) && holds(&sides.1)
+            }
+            Expr::And(terms, _) | Expr::Or(terms, _) | Expr::Array(terms) => terms.iter().all(holds),
+            Expr::Like(like, _) => holds(&like.value) && holds(&like.pattern),
+            Expr::In { value, list, .. } => holds(value) && list.iter().all(holds),
+            Expr::Case { operand, branches, otherwise, .. } => {
+                operand.as_ref().is_none_or(|operand| holds(operand))
+                    && branches.iter().all(|(condition, result)| holds(condition) && holds(result))
+                    && holds(otherwise)
+            }
+            Expr::Call { arguments, .. } => arguments.iter().all(holds),
+        }
+    }
+
     pub fn is_constant(&self) -> bool {
         matches!(self, Expr::Constant(_))
     }
 }
 
+/// For each character that LIKE compares.
+const LIKE_STEPS: u64 = 4;
 const OVERFLOW: &str = "the result does not fit 64 bits";
 
 /// A copy that borrows its texts; only arrays and maps are built anew.
@@ -372,8 +430,8 @@ impl Comparison {
     }
 }
 
-/// SQL's LIKE: `%` stands for any characters, `_` for one. In time of text times pattern at worst.
-fn is_like(text: &str, pattern: &str, escape: Option<char>) -> bool {
+/// SQL's LIKE: `%` stands for any characters, `_` for one. In time of text times pattern at worst, paid for character by character.
+fn is_like(text: &str, pattern: &str, escape: Option<char>, work: &Work) -> Result<bool, String> {
     #[derive(PartialEq)]
     enum Sign {
         Any,
@@ -395,6 +453,7 @@ fn is_like(text: &str, pattern: &str, escape: Option<char>) -> bool {
     // Behind the last `%`, and the text that it has not swallowed yet.
     let mut retry: Option<(&str, &str)> = None;
     loop {
+        work.spend(LIKE_STEPS)?;
         let next = text.chars().next();
         match (first(pattern, escape), next) {
             (Some((Sign::Any, rest)), _) => {
@@ -407,11 +466,11 @@ fn is_like(text: &str, pattern: &str, escape: Option<char>) -> bool {
                 text = &text[character.len_utf8()..];
                 continue;
             }
-            (None, None) => return true,
+            (None, None) => return Ok(true),
             _ => {}
         }
-        let Some((rest, from)) = retry else { return false };
-        let Some(swallowed) = from.chars().next() else { return false };
+        let Some((rest, from)) = retry else { return Ok(false) };
+        let Some(swallowed) = from.chars().next() else { return Ok(false) };
         pattern = rest;
         text = &from[swallowed.len_utf8()..];
         retry = Some((rest, text));
@@ -441,9 +500,12 @@ mod tests {
             ("100x", "100!%", false),
             ("ABC", "abc", false),
         ] {
-            assert_eq!(is_like(text, pattern, Some('!')), expected, "{text} {pattern}");
+            assert_eq!(is_like(text, pattern, Some('!'), &Work::new()), Ok(expected), "{text} {pattern}");
         }
-        assert!(!is_like(&"a".repeat(5_000), &"%a".repeat(200).replace("%a", "%a%b"), None));
+        let pattern = "%a".repeat(200).replace("%a", "%a%b");
+        assert_eq!(is_like(&"a".repeat(5_000), &pattern, None, &Work::new()), Ok(false));
+        let pattern = format!("%{}b", "a".repeat(50_000));
+        assert!(is_like(&"a".repeat(100_000), &pattern, None, &Work::new()).unwrap_err().contains("steps"));
     }
 
     #[test]

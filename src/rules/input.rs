@@ -5,6 +5,7 @@
 use super::document::Document;
 use super::path::Step;
 use super::value::{Map, Value};
+use super::work::Work;
 use crate::wire::Properties;
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -188,15 +189,21 @@ pub struct View<'m> {
     input: Input<'m>,
     text: OnceCell<Option<&'m str>>,
     document: OnceCell<Result<Document<'m>, String>>,
+    /// What its rules may still do.
+    work: Work,
 }
 
 impl<'m> View<'m> {
     pub fn new(source: Source, input: Input<'m>) -> Self {
-        Self { source, input, text: OnceCell::new(), document: OnceCell::new() }
+        Self { source, input, text: OnceCell::new(), document: OnceCell::new(), work: Work::new() }
     }
 
     pub fn source(&self) -> Source {
         self.source
+    }
+
+    pub fn work(&self) -> &Work {
+        &self.work
     }
 
     pub fn now_ms(&self) -> i64 {
@@ -251,7 +258,7 @@ impl<'m> View<'m> {
         pairs.filter(|(other, _)| *other == name).last().map_or(Value::Null, |(_, value)| Value::text(value))
     }
 
-    /// What a path into the payload leads to. An error if there is a payload that is not JSON.
+    /// What a path into the payload leads to. An error if there is a payload that is not JSON, or not enough work left to follow it.
     pub fn json(&self, path: &[Step]) -> Result<Value<'_>, String> {
         let Some(payload) = self.input.payload else { return Ok(Value::Null) };
         let document = self.document.get_or_init(|| match self.text() {
@@ -259,7 +266,7 @@ impl<'m> View<'m> {
             None => Err(format!("it has {} bytes that are not UTF-8", payload.len())),
         });
         match document {
-            Ok(document) => Ok(document.at(path)),
+            Ok(document) => document.at(path, &self.work),
             Err(error) => Err(format!("the payload is not JSON: {error}")),
         }
     }

@@ -26,12 +26,14 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod value;
+mod work;
 
 pub use action::{Action, Part, PlannedRule, RecordAction, Republish};
 pub use error::{Failure, Origin, Position, SqlError};
 pub use input::{FIELDS, Field, FieldEntry, Input, Source, View};
 pub use plan::event_of;
-pub use rule::{Row, Rows, Rule, Verdict};
+pub use rule::{EACH_MAX, Row, Rows, Rule, Verdict};
 pub use set::{RuleCounts, RuleSet, Tally};
 pub use template::{Template, TemplateError};
 pub use value::{Map, Value};
+pub use work::STEPS_MAX;

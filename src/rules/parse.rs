@@ -227,7 +227,10 @@ impl Reader<'_> {
     fn explain(&self, error: ParserError) -> SqlError {
         let text = match error {
             ParserError::RecursionLimitExceeded => {
-                return SqlError { position: self.position(), what: "expressions are nested too deeply".into() };
+                return SqlError {
+                    position: self.position(),
+                    what: format!("more than {NESTING_MAX} expressions inside each other"),
+                };
             }
             ParserError::ParserError(text) | ParserError::TokenizerError(text) => text,
         };
@@ -291,7 +294,7 @@ mod tests {
             assert_eq!(parse(sql).err().unwrap().to_string(), expected, "{sql}");
         }
         let nested = format!("SELECT {}1{} FROM \"t\"", "(".repeat(200), ")".repeat(200));
-        assert!(parse(&nested).err().unwrap().what.contains("nested too deeply"));
+        assert!(parse(&nested).err().unwrap().what.contains("more than 50 expressions inside each other"));
         let long = format!("SELECT 1{} FROM \"t\"", "+1".repeat(2_000));
         assert!(parse(&long).err().unwrap().what.contains("more than 1000 words and signs"));
         assert!(parse(&" ".repeat(TEXT_MAX + 1)).err().unwrap().what.contains("longer than"));

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 /// How deep expressions may nest once chains of AND and OR are laid flat.
 const DEPTH_MAX: usize = 128;
+const MIN_WITHOUT_SIGN: &str = "9223372036854775808";
 /// What a compiled regular expression may occupy.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 /// Characters of an expression that a failure shows.
@@ -70,7 +71,8 @@ pub fn plan(sql: &str) -> Result<Rule, SqlError> {
         }
     }
     if let (Some(name), true) = (item, statement.columns.is_empty()) {
-        columns.put(vec![name.to_owned()], Expr::Item(Box::new([])));
+        let origin = Arc::new(Origin { position: Position { line: 1, column: 1 }, text: name.into() });
+        columns.put(vec![name.to_owned()], Expr::Item(Box::new([]), origin));
     }
     let case = statement.case.map(|ast| inside.condition(&ast)).transpose()?;
     Ok(Rule {
@@ -224,7 +226,8 @@ impl<'s> Planner<'s> {
 
     fn plan(&self, ast: &Ast, depth: usize) -> Planned {
         if depth > DEPTH_MAX {
-            return self.wrong(ast, "expressions are nested too deeply");
+            return self
+                .wrong(ast, format!("more than {DEPTH_MAX} expressions inside each other; `a + b + c` is one in another, too"));
         }
         let plan = |ast: &Ast| self.plan(ast, depth + 1);
         let boxed = |ast: &Ast| self.plan(ast, depth + 1).map(Box::new);
@@ -242,6 +245,10 @@ impl<'s> Planner<'s> {
             }
             Ast::CompoundFieldAccess { root, access_chain } => return self.access(ast, root, access_chain, depth),
             Ast::UnaryOp { op: UnaryOperator::Not, expr } => Expr::Not(boxed(expr)?, self.origin(ast)),
+            // Its number alone, without the sign, would not fit.
+            Ast::UnaryOp { op: UnaryOperator::Minus, expr } if is_number(expr, MIN_WITHOUT_SIGN) => {
+                return Ok(Expr::Constant(Value::Int(i64::MIN)));
+            }
             Ast::UnaryOp { op: UnaryOperator::Minus, expr } => Expr::Negate(boxed(expr)?, self.origin(ast)),
             Ast::UnaryOp { op: UnaryOperator::Plus, expr } => return plan(expr),
             Ast::BinaryOp { left, op, right } => {
@@ -383,7 +390,7 @@ impl<'s> Planner<'s> {
         let constant: Vec<Step> = constant.collect();
         let computed = &rest[constant.len()..];
         let (mut planned, steps) = if self.item.is_some_and(|item| item == root.value) {
-            (Expr::Item(constant.into()), Vec::new())
+            (Expr::Item(constant.into(), self.origin(ast)), Vec::new())
         } else {
             let at_root = |what| SqlError { position, what };
             into_field(self.field(&root.value).map_err(at_root)?, constant, &self.origin(ast)).map_err(at_root)?
@@ -541,6 +548,10 @@ fn key_of(step: &Step) -> Value<'static> {
     }
 }
 
+fn is_number(ast: &Ast, digits: &str) -> bool {
+    matches!(ast, Ast::Value(value) if matches!(&value.value, Literal::Number(text, _) if text == digits))
+}
+
 fn short(text: &str) -> String {
     text.chars().take(SHOWN_MAX).collect()
 }
@@ -561,24 +572,11 @@ fn chain<'s>(mut ast: &'s Ast, operator: &BinaryOperator) -> Vec<&'s Ast> {
 
 /// An expression of constants only is computed now; one that fails stays, to fail when it is reached.
 fn fold(planned: Expr) -> Expr {
-    let constant = match &planned {
-        Expr::Not(value, _) | Expr::Negate(value, _) => value.is_constant(),
-        Expr::IsNull { value, .. } | Expr::Is { value, .. } => value.is_constant(),
-        Expr::Access(value, key, _) => value.is_constant() && key.is_constant(),
-        Expr::Arithmetic(_, sides, _) | Expr::Compare(_, sides, _) | Expr::Concat(sides, _) => {
-            sides.0.is_constant() && sides.1.is_constant()
-        }
-        Expr::And(terms, _) | Expr::Or(terms, _) | Expr::Array(terms) => terms.iter().all(Expr::is_constant),
-        Expr::Like(like, _) => like.value.is_constant() && like.pattern.is_constant(),
-        Expr::In { value, list, .. } => value.is_constant() && list.iter().all(Expr::is_constant),
-        Expr::Case { operand, branches, otherwise, .. } => {
-            operand.as_ref().is_none_or(|operand| operand.is_constant())
-                && branches.iter().all(|(condition, result)| condition.is_constant() && result.is_constant())
-                && otherwise.is_constant()
-        }
-        Expr::Call { arguments, .. } => arguments.iter().all(Expr::is_constant),
-        _ => false,
-    };
+    let reads = matches!(
+        planned,
+        Expr::Constant(_) | Expr::Field(_) | Expr::TopicLevel(_) | Expr::UserProperty(_) | Expr::Payload(..) | Expr::Item(..)
+    );
+    let constant = !reads && planned.parts_are(Expr::is_constant);
     if !constant {
         return planned;
     }

@@ -8,8 +8,11 @@ use super::value::{Map, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Elements that FOREACH goes through: nothing that a message contains may hold a core's turn for long.
-const EACH_MAX: usize = 10_000;
+/// Elements that FOREACH goes through: as many as one message may make records of.
+pub const EACH_MAX: usize = 8_192;
+
+/// For each value of a row, whatever it is.
+const ROW_STEPS: u64 = 64;
 
 /// What a rule makes of one message: values by name, in the order of SELECT.
 pub type Row<'a> = Map<'a>;
@@ -61,6 +64,9 @@ pub(super) struct Columns {
     pub list: Vec<(Expr, Target)>,
 }
 
+/// What is the same in the rows of all elements of FOREACH, once it has been computed; by the number of its expression.
+type Same<'a> = SmallVec<[Option<Value<'a>>; 8]>;
+
 /// Where a value goes: a place in the row, or (`AS a.b`) a map inside.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
@@ -109,21 +115,20 @@ impl Rule {
         }
         let mut rows = Rows::new();
         let Some(each) = &self.each else {
-            rows.push(self.columns.row(&scope)?);
+            rows.push(self.columns.row(&scope, None)?);
             return Ok(Verdict::Passed(rows));
         };
         let items = match each.array.eval(&scope)? {
             Value::Array(items) => items,
             Value::Null => return Ok(Verdict::Nothing),
             other => {
-                let what = format!("FOREACH needs an array and got {}", with_article(&other));
-                return Err(Box::new(Failure { origin: each.origin.clone(), what }));
+                return each.fail(format!("FOREACH needs an array and got {}", with_article(&other)));
             }
         };
         if items.len() > EACH_MAX {
-            let what = format!("FOREACH got an array of more than {EACH_MAX} elements");
-            return Err(Box::new(Failure { origin: each.origin.clone(), what }));
+            return each.fail(format!("FOREACH got an array of more than {EACH_MAX} elements"));
         }
+        let mut same: Same<'_> = self.columns.list.iter().map(|_| None).collect();
         for item in &items {
             let scope = Scope { view, item: Some(item) };
             if let Some(case) = &each.case
@@ -131,17 +136,29 @@ impl Rule {
             {
                 continue;
             }
-            rows.push(self.columns.row(&scope)?);
+            view.work().spend(ROW_STEPS * self.columns.list.len() as u64).or_else(|what| each.fail(what))?;
+            rows.push(self.columns.row(&scope, Some((each, &mut same)))?);
         }
         Ok(if rows.is_empty() { Verdict::Nothing } else { Verdict::Passed(rows) })
     }
 }
 
+impl Each {
+    fn fail<T>(&self, what: String) -> Result<T, Box<Failure>> {
+        Err(Box::new(Failure { origin: self.origin.clone(), what }))
+    }
+}
+
 impl Columns {
-    fn row<'a>(&'a self, scope: &Scope<'_, 'a, '_>) -> Result<Row<'a>, Box<Failure>> {
+    /// `same`: for rows that are made of the elements of one array.
+    fn row<'a>(&'a self, scope: &Scope<'_, 'a, '_>, mut same: Option<(&Each, &mut Same<'a>)>) -> Result<Row<'a>, Box<Failure>> {
         let mut row = Row::with_capacity(self.names.len());
-        for (expr, target) in &self.list {
-            let value = expr.eval(scope)?;
+        for (number, (expr, target)) in self.list.iter().enumerate() {
+            let value = match same.as_mut().map(|(each, same)| (each, &mut same[number])) {
+                Some((each, Some(value))) => scope.copy(value).or_else(|what| each.fail(what))?,
+                Some((_, place)) if expr.is_same_for_all() => place.insert(expr.eval(scope)?).clone(),
+                _ => expr.eval(scope)?,
+            };
             if target.place == row.len() {
                 let value = if target.inside.is_empty() { value } else { nested(&target.inside, value) };
                 row.push(&*self.names[target.place], value);

@@ -16,11 +16,12 @@ pub struct RuleCounts {
     pub passed: u64,
     /// Those for which WHERE was not true, or FOREACH found nothing.
     pub no_result: u64,
-    /// Those for which an expression failed, in the rule or in an action's template, or that would have made too much.
+    /// Those for which an expression of the rule failed, or that would have made too much.
     pub failed: u64,
     /// Actions taken for rows.
     pub actions: u64,
-    /// Actions not taken for want of room, or because messages republished each other too often.
+    /// Actions not taken: for want of room, because an expression in their template failed or made no topic to publish to, or because messages
+    /// republished each other too often.
     pub dropped: u64,
 }
 

@@ -7,7 +7,7 @@ use super::input::View;
 use super::path::Step;
 use super::plan::plan_field;
 use super::rule::{Row, Rule};
-use super::value::Value;
+use super::value::write_json;
 use crate::nearest::nearest;
 
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl Template {
                     }
                 }
                 Part::Field(expr) => expr.eval(&Scope { view, item: None })?.write(out),
-                Part::Row => Value::Map(row.clone()).write_json(out),
+                Part::Row => write_json(row, out),
             }
         }
         Ok(())

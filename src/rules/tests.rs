@@ -176,6 +176,7 @@ fn a_failure_says_what_and_in_which_expression() {
     for (expression, expected) in [
         ("payload.n / 0", "failed: division by zero in payload.n / 0 at 1:8"),
         ("1 + payload.max", "failed: the result does not fit 64 bits in 1 + payload.max at 1:8"),
+        ("-9223372036854775808 - 1", "failed: the result does not fit 64 bits in -9223372036854775808 - 1 at 1:9"),
         ("-payload.min", "failed: the result does not fit 64 bits in -payload.min at 1:9"),
         ("upper(payload.n)", "failed: upper: argument 1 must be a text and is an int in upper(payload.n) at 1:8"),
         ("payload.n AND true", "failed: a condition must be true, false or NULL, and is an int in payload.n AND true at 1:8"),
@@ -215,9 +216,39 @@ fn foreach_makes_a_row_of_each_element_that_incase_admits() {
     assert_eq!(run("FOREACH payload.none FROM \"#\"", payload), "nothing");
     assert_eq!(run("FOREACH payload.sensors AS s INCASE s.v > 10 FROM \"#\"", payload), "nothing");
     let many = |count: usize| run("FOREACH json_decode(payload) FROM \"#\"", &format!("[{}1]", "1,".repeat(count - 1)));
-    assert_eq!(many(10_000).matches("item").count(), 10_000);
-    assert_eq!(many(10_001), "failed: FOREACH got an array of more than 10000 elements in json_decode(payload) at 1:9");
+    assert_eq!(many(8_192).matches("item").count(), 8_192);
+    assert_eq!(many(8_193), "failed: FOREACH got an array of more than 8192 elements in json_decode(payload) at 1:9");
     assert_eq!(run("FOREACH payload.t FROM \"#\"", payload), "failed: FOREACH needs an array and got an int in payload.t at 1:9");
+}
+
+#[test]
+fn what_a_message_contains_does_not_decide_how_long_its_rules_take() {
+    let list = |count: usize, rest: &str| format!(r#"{{"list":[{}1]{rest}}}"#, "1,".repeat(count - 1));
+    let meta = format!(r#","meta":[{}1]"#, "1,".repeat(20_000));
+    let a = "a".repeat(1_000_000);
+    let like = format!(r#"{{"a":"{}","p":"%{}b"}}"#, &a[..500_000], &a[..250_000]);
+    let long = r#","vin":"v""#.to_owned() + &format!(r#","rest":"{a}""#);
+    for (sql, payload, expected) in [
+        // Each row would have a copy of what is large.
+        ("FOREACH payload.list AS s DO s AS v, payload.meta AS meta FROM \"#\"", list(8_000, &meta), "failed"),
+        ("FOREACH payload.list AS s DO s AS v, payload || s AS p FROM \"#\"", list(8_000, ""), "failed"),
+        ("FOREACH [payload, payload] AS s DO s.meta AS a, s.meta AS b FROM \"#\"", list(1, &meta), "{"),
+        // What is the same for all is looked for once, however far behind it stands.
+        ("FOREACH payload.list AS s DO s AS v, payload.vin AS vin FROM \"#\"", list(8_000, &long), "{\"v\":1,\"vin\":\"v\"} {"),
+        // One search after another that goes to the end of the text.
+        ("SELECT regex_count(payload, 'a(.*b)?') FROM \"#\"", a.clone(), "failed"),
+        ("SELECT regex_replace(payload, 'a(.*b)?', '') FROM \"#\"", a.clone(), "failed"),
+        ("SELECT regex_extract_all(payload, 'a(.*b)?') FROM \"#\"", a.clone(), "failed"),
+        ("SELECT regex_count(payload, 'aa') AS n FROM \"#\"", a[..2_000].to_owned(), "{\"n\":1000}"),
+        ("SELECT 1 FROM \"#\" WHERE payload.a LIKE payload.p", like, "failed"),
+        ("SELECT payload.a LIKE '%aab' AS x FROM \"#\"", format!(r#"{{"a":"{a}"}}"#), "{\"x\":false}"),
+    ] {
+        let made = run(sql, &payload);
+        assert!(made.starts_with(expected), "{sql}: {}", &made[..made.len().min(200)]);
+        if expected == "failed" {
+            assert!(made.contains("may take 16777216 steps, and this one wants more"), "{sql}: {made}");
+        }
+    }
 }
 
 #[test]

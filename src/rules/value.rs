@@ -9,6 +9,9 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+/// What an element of an array or a map costs to copy, in steps of [`Work`](super::work::Work).
+pub const ELEMENT_STEPS: u64 = 32;
+
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value<'a> {
     Null,
@@ -43,6 +46,17 @@ impl<'a> Value<'a> {
             Value::Bytes(_) => "bytes",
             Value::Array(_) => "array",
             Value::Map(_) => "map",
+        }
+    }
+
+    /// What it costs to go through it, or to make a copy: steps of [`Work`](super::work::Work), no fewer than it has bytes.
+    pub fn steps(&self) -> u64 {
+        match self {
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => 1,
+            Value::Text(text) => 1 + text.len() as u64,
+            Value::Bytes(bytes) => 1 + bytes.len() as u64,
+            Value::Array(values) => 1 + values.iter().map(|value| ELEMENT_STEPS + value.steps()).sum::<u64>(),
+            Value::Map(map) => 1 + map.0.iter().map(|(key, value)| ELEMENT_STEPS + key.len() as u64 + value.steps()).sum::<u64>(),
         }
     }
 
@@ -100,7 +114,7 @@ impl<'a> Value<'a> {
     }
 
     pub fn write_json(&self, out: &mut Vec<u8>) {
-        serde_json::to_writer(out, self).expect("a value has a JSON form and memory does not fail");
+        write_json(self, out);
     }
 
     pub fn to_json(&self) -> String {
@@ -126,6 +140,11 @@ impl<'a> Value<'a> {
                 .collect())),
         }
     }
+}
+
+/// Appends a value, or a map, as JSON.
+pub fn write_json(value: &impl Serialize, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, value).expect("a value has a JSON form and memory does not fail");
 }
 
 /// An exact comparison: a float cannot hold every int.
@@ -161,14 +180,18 @@ impl Serialize for Value<'_> {
             Value::Text(text) => serializer.serialize_str(text),
             Value::Bytes(bytes) => serializer.serialize_str(&BASE64.encode(bytes)),
             Value::Array(values) => serializer.collect_seq(values),
-            Value::Map(map) => {
-                let mut writer = serializer.serialize_map(Some(map.len()))?;
-                for (key, value) in map.iter() {
-                    writer.serialize_entry(key, value)?;
-                }
-                writer.end()
-            }
+            Value::Map(map) => map.serialize(serializer),
         }
+    }
+}
+
+impl Serialize for Map<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut writer = serializer.serialize_map(Some(self.len()))?;
+        for (key, value) in self.iter() {
+            writer.serialize_entry(key, value)?;
+        }
+        writer.end()
     }
 }
 

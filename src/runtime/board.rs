@@ -11,6 +11,7 @@ use crate::shard::sys_snapshot::{ShardSample, ShellCounters, Snapshot};
 use crate::shard::{Counters, ShardLoad};
 use crate::time::Time;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Mutex, PoisonError};
 
 /// The phases of the whole process. A shard passes them in order, and the next begins when all shards have finished one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -162,6 +163,8 @@ impl ShardBoard {
 
 pub struct Board {
     shards: Box<[Padded<ShardBoard>]>,
+    /// Why each rule failed last, on any shard.
+    rule_errors: Mutex<Vec<String>>,
     phase: AtomicU8,
     stopped: AtomicBool,
 }
@@ -171,6 +174,7 @@ impl Board {
     pub fn new(shards: usize, rules: usize) -> Self {
         Self {
             shards: (0..shards).map(|_| Padded(ShardBoard::new(rules))).collect(),
+            rule_errors: Mutex::new(vec![String::new(); rules]),
             phase: AtomicU8::new(0),
             stopped: AtomicBool::new(false),
         }
@@ -207,6 +211,14 @@ impl Board {
         self.shards().all(|shard| shard.finished_phase.load(Acquire) >= phase as u8)
     }
 
+    /// A rule has failed; told seldom enough for a lock.
+    pub fn note_rule_error(&self, rule: u32, what: &str) {
+        let mut errors = self.rule_errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = errors.get_mut(rule as usize) {
+            what.clone_into(error);
+        }
+    }
+
     /// What each rule has done, on all shards.
     fn rule_counts(&self) -> Vec<RuleCounts> {
         let rules = self.shards[0].0.rules.len();
@@ -221,7 +233,8 @@ impl Board {
         for shard in &shards {
             counters.add(&shard.counters);
         }
-        Snapshot { uptime_s: now.as_s(), counters, shards, rules: self.rule_counts(), sinks: Vec::new() }
+        let rule_errors = self.rule_errors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Snapshot { uptime_s: now.as_s(), counters, shards, rules: self.rule_counts(), rule_errors, sinks: Vec::new() }
     }
 }
 

@@ -29,6 +29,7 @@ use super::sink_link::{Reply, ShardEnd, SinkCore};
 use super::sockets::{PAUSED, READY, Sockets, Token};
 use super::turn_times::TurnCounts;
 use crate::ids::{ConnectionId, CoreId};
+use crate::shard::events::Event;
 use crate::shard::peer::{MeshMessage, Progress};
 use crate::shard::sys_snapshot::ShellCounters;
 use crate::shard::{Effects, Phase};
@@ -331,6 +332,9 @@ impl<C: Core> Turn<C> {
             self.begin_close(id);
         }
         for event in effects.events.drain(..) {
+            if let Event::RuleFailed { rule, what, .. } = &event {
+                self.board.note_rule_error(*rule, what);
+            }
             self.log.event(&event, self.now);
         }
     }

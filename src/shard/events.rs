@@ -52,11 +52,18 @@ pub enum Event {
     SessionExpired {
         client_id: Box<str>,
     },
+    /// A rule failed on a message or event, or one of its actions did; told at most once a second and rule.
+    RuleFailed {
+        /// Its number.
+        rule: u32,
+        name: Box<str>,
+        what: String,
+    },
 }
 
 impl Event {
     /// How many kinds there are; [`Event::kind`] is below it.
-    pub const KINDS: usize = 8;
+    pub const KINDS: usize = 9;
 
     pub fn kind(&self) -> usize {
         match self {
@@ -68,6 +75,7 @@ impl Event {
             Event::ConnectionRefused { .. } => 5,
             Event::MessageDropped { .. } => 6,
             Event::SessionExpired { .. } => 7,
+            Event::RuleFailed { .. } => 8,
         }
     }
 
@@ -76,7 +84,7 @@ impl Event {
             Event::ClientConnected { .. } | Event::ClientDisconnected { .. } | Event::ConnectionClosed { .. } => Level::Debug,
             Event::SessionExpired { .. } => Level::Debug,
             Event::ConnectRefused { .. } | Event::ProtocolError { .. } => Level::Info,
-            Event::ConnectionRefused { .. } | Event::MessageDropped { .. } => Level::Warn,
+            Event::ConnectionRefused { .. } | Event::MessageDropped { .. } | Event::RuleFailed { .. } => Level::Warn,
         }
     }
 }
@@ -103,6 +111,7 @@ impl fmt::Display for Event {
             Event::MessageDropped { client_id, reason, in_all } => {
                 write!(f, "message for client {client_id:?} dropped: {reason} ({in_all} for this client so far)")
             }
+            Event::RuleFailed { name, what, .. } => write!(f, "rule {name:?} failed: {what}"),
             Event::SessionExpired { client_id } => write!(f, "session of client {client_id:?} expired"),
         }
     }

@@ -207,7 +207,7 @@ impl Shard {
             groups: SharedGroups::default(),
             retained: Retained::new(),
             fanouts: Fanouts::default(),
-            rules: (!rules.is_empty()).then(|| Box::new(Rules::new(rules, node, epoch_us, hasher, ids))),
+            rules: (!rules.is_empty()).then(|| Box::new(Rules::new(rules, node, epoch_us, hasher, ids, limits.clone()))),
             sinks: Sinks::new(gates),
             peers: (0..cores).map(peer).collect(),
             unconfirmed: VecDeque::new(),

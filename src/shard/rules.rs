@@ -3,25 +3,33 @@
 
 use super::Shard;
 use super::connection::{Ruled, Wait};
+use super::events::Event;
 use super::publish::{Pending, Publisher};
 use crate::fault::Fault;
 use crate::ids::{ConnectionId, SessionId, TicketId};
+use crate::limits::Limits;
 use crate::message::{Message, MessageRef};
 use crate::record::{Parts, Record, RecordIds};
-use crate::rules::{Action, Failure, Input, Part, PlannedRule, Row, RuleCounts, RuleSet, Source, Tally, Verdict, View};
+use crate::rules::{Action, EACH_MAX, Failure, Input, Part, PlannedRule, Row, RuleCounts, RuleSet, Source, Tally, Verdict, View};
 use crate::session::drops::DropReason;
 use crate::time::Time;
 use crate::topic::{self, Hasher, TopicKey};
 use crate::wire::{Connect, Properties, QoS};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of records and messages made of one message, at most: FOREACH over many elements may repeat a large payload for each.
 const MADE_BYTES_MAX: u64 = 16 << 20;
 /// Records made of one message, at most: they must fit the ring to the sink core beside others.
 const MADE_RECORDS_MAX: usize = super::sinks::RECORDS_MAX as usize / 2;
+const _: () = assert!(EACH_MAX <= MADE_RECORDS_MAX, "`rules test` must not promise what is then refused");
 /// A message made of a message made of a message …: rules that republish each other end here.
 pub(super) const DEPTH_MAX: u8 = 8;
+/// Characters of a topic that a failure shows.
+const SHOWN_MAX: usize = 80;
+/// A rule's failures are told so often.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Messages of rules that wait to be published, at most.
 const REPUBLISHED_MAX: usize = 65_536;
 
@@ -35,6 +43,9 @@ pub(super) struct Rules {
     pub(super) epoch_us: i64,
     parts: Parts,
     ids: RecordIds,
+    /// When the next failure of each rule is told.
+    tell_at: Vec<Time>,
+    limits: Arc<Limits>,
     pub(super) made: Made,
 }
 
@@ -44,6 +55,10 @@ pub(super) struct Made {
     pub(super) records: Vec<MadeRecord>,
     messages: Vec<(u32, Message)>,
     tallies: Vec<(u32, Tally)>,
+    /// By rule: actions that could not be made.
+    dropped: Vec<u32>,
+    /// By rule: why it failed, or an action of it, where that is to be told.
+    failures: Vec<(u32, String)>,
     bytes: u64,
 }
 
@@ -59,15 +74,25 @@ impl Made {
         self.records.clear();
         self.messages.clear();
         self.tallies.clear();
+        self.dropped.clear();
+        self.failures.clear();
         self.bytes = 0;
     }
 }
 
 impl Rules {
-    pub(super) fn new(planned: Arc<[PlannedRule]>, node: Box<str>, epoch_us: i64, hasher: Hasher, ids: RecordIds) -> Self {
+    pub(super) fn new(
+        planned: Arc<[PlannedRule]>,
+        node: Box<str>,
+        epoch_us: i64,
+        hasher: Hasher,
+        ids: RecordIds,
+        limits: Arc<Limits>,
+    ) -> Self {
         let set = RuleSet::new(planned.iter().map(|planned| planned.rule.clone()).collect(), hasher);
         let counts = vec![RuleCounts::default(); planned.len()];
-        Self { set, planned, counts, node, epoch_us, parts: Parts::default(), ids, made: Made::default() }
+        let tell_at = vec![Time::default(); planned.len()];
+        Self { set, planned, counts, node, epoch_us, parts: Parts::default(), ids, tell_at, limits, made: Made::default() }
     }
 
     /// Microseconds since 1970-01-01 UTC.
@@ -79,18 +104,26 @@ impl Rules {
     fn make(&mut self, key: Option<&TopicKey<'_>>, source: Source, input: Input<'_>, now: Time) {
         self.made.clear();
         let published_at_us = self.unix_us(now);
-        let Self { set, planned, node, parts, ids, made, .. } = self;
+        let Self { set, planned, node, parts, ids, tell_at, limits, made, .. } = self;
         let input = Input { timestamp_ms: (published_at_us / 1_000) as i64, node, ..input };
         let take = |rule: usize, view: &View<'_>, verdict: Result<Verdict<'_>, Box<Failure>>| {
+            let number = rule as u32;
+            let tells = now >= tell_at[rule];
             let tally = match verdict {
                 Ok(Verdict::Passed(rows)) => {
-                    let mut making = Making { rule: rule as u32, input: &input, view, published_at_us, parts, ids, made };
+                    let mut making =
+                        Making { rule: number, input: &input, view, published_at_us, parts, ids, limits, tells, made };
                     if making.all(&planned[rule].actions, &rows) { Tally::Passed } else { Tally::Failed }
                 }
                 Ok(Verdict::Filtered | Verdict::Nothing) => Tally::NoResult,
-                Err(_) => Tally::Failed,
+                Err(failure) => {
+                    if tells {
+                        made.failures.push((number, failure.to_string()));
+                    }
+                    Tally::Failed
+                }
             };
-            made.tallies.push((rule as u32, tally));
+            made.tallies.push((number, tally));
         };
         match key {
             Some(key) => set.publish(key, input, take),
@@ -107,29 +140,65 @@ struct Making<'a, 'm, 'v> {
     published_at_us: u64,
     parts: &'a mut Parts,
     ids: &'a mut RecordIds,
+    limits: &'a Limits,
+    /// Whether a failure is to be told.
+    tells: bool,
     made: &'a mut Made,
 }
 
+/// Why an action makes nothing of a row.
+enum Unmade {
+    /// It cannot; the others can.
+    Alone(String),
+    /// It would be too much, with the rest.
+    TooMuch(String),
+}
+
+impl From<Box<Failure>> for Unmade {
+    fn from(failure: Box<Failure>) -> Self {
+        Unmade::Alone(failure.to_string())
+    }
+}
+
 impl Making<'_, '_, '_> {
-    /// Everything, or nothing of this rule and `false`.
+    /// What all actions make of all rows, without the actions that cannot; or nothing of this rule, and `false`, if it is too much.
     fn all(&mut self, actions: &[Action], rows: &[Row<'_>]) -> bool {
-        let (records, messages, bytes) = (self.made.records.len(), self.made.messages.len(), self.made.bytes);
-        let done = rows.iter().all(|row| actions.iter().all(|action| self.one(action, row).is_some()));
-        if !done {
-            self.parts.clear();
-            self.made.records.truncate(records);
-            self.made.messages.truncate(messages);
-            self.made.bytes = bytes;
+        let (records, messages, bytes, dropped) =
+            (self.made.records.len(), self.made.messages.len(), self.made.bytes, self.made.dropped.len());
+        for action in rows.iter().flat_map(|row| actions.iter().map(move |action| (action, row))) {
+            match self.one(action.0, action.1) {
+                Ok(()) => {}
+                Err(Unmade::Alone(why)) => {
+                    self.parts.clear();
+                    self.made.dropped.push(self.rule);
+                    self.tell(why);
+                }
+                Err(Unmade::TooMuch(why)) => {
+                    self.parts.clear();
+                    self.made.records.truncate(records);
+                    self.made.messages.truncate(messages);
+                    self.made.dropped.truncate(dropped);
+                    self.made.bytes = bytes;
+                    self.tell(why);
+                    return false;
+                }
+            }
         }
-        done
+        true
     }
 
-    fn one(&mut self, action: &Action, row: &Row<'_>) -> Option<()> {
+    fn tell(&mut self, why: String) {
+        if std::mem::take(&mut self.tells) {
+            self.made.failures.push((self.rule, why));
+        }
+    }
+
+    fn one(&mut self, action: &Action, row: &Row<'_>) -> Result<(), Unmade> {
         let bytes = match action {
             Action::Record(action) => {
                 for part in &action.parts {
                     match part {
-                        Part::Text(template) => template.render(row, self.view, self.parts.part()).ok()?,
+                        Part::Text(template) => template.render(row, self.view, self.parts.part())?,
                         Part::Properties => {
                             self.parts.part().extend_from_slice(self.input.properties.map_or(&[][..], Properties::as_bytes));
                         }
@@ -149,9 +218,9 @@ impl Making<'_, '_, '_> {
             }
             Action::Republish(republish) => {
                 let (mut topic, mut payload) = (Vec::new(), Vec::new());
-                republish.topic.render(row, self.view, &mut topic).ok()?;
-                republish.payload.render(row, self.view, &mut payload).ok()?;
-                let topic = String::from_utf8(topic).ok().filter(|topic| may_publish_to(topic))?;
+                republish.topic.render(row, self.view, &mut topic)?;
+                republish.payload.render(row, self.view, &mut payload)?;
+                let topic = self.topic(topic)?;
                 let properties = self.input.properties.filter(|_| republish.properties);
                 let message = Message::from(MessageRef {
                     topic: &topic,
@@ -167,13 +236,26 @@ impl Making<'_, '_, '_> {
             }
         };
         self.made.bytes += bytes;
-        (self.made.bytes <= MADE_BYTES_MAX && self.made.records.len() <= MADE_RECORDS_MAX).then_some(())
+        if self.made.bytes > MADE_BYTES_MAX {
+            return Err(Unmade::TooMuch(format!("it made more than {MADE_BYTES_MAX} bytes of one message")));
+        }
+        if self.made.records.len() > MADE_RECORDS_MAX {
+            return Err(Unmade::TooMuch(format!("it made more than {MADE_RECORDS_MAX} records of one message")));
+        }
+        Ok(())
     }
-}
 
-/// Whether rules may publish to a topic: a valid name that is not the broker's own.
-fn may_publish_to(topic: &str) -> bool {
-    topic::check_name(topic, u16::MAX, u16::MAX).is_ok() && !super::sys::is_of_broker(topic)
+    /// What a template has made, if it can be published to.
+    fn topic(&self, made: Vec<u8>) -> Result<String, Unmade> {
+        let topic = String::from_utf8(made).map_err(|_| Unmade::Alone("the topic to publish to is not UTF-8".to_owned()))?;
+        match topic::check_made_name(&topic, self.limits.topic_levels_max, self.limits.topic_bytes_max) {
+            Ok(()) => Ok(topic),
+            Err(error) => {
+                let shown: String = topic.chars().take(SHOWN_MAX).collect();
+                Err(Unmade::Alone(format!("it cannot publish to {shown:?}: {error}")))
+            }
+        }
+    }
 }
 
 /// What a message has for a rule to read.
@@ -199,10 +281,18 @@ fn qos(qos: Option<u8>) -> QoS {
 impl Shard {
     /// What was made happens: it is counted, records go on their way, messages stand in line. Room has been found; `ticket`: the
     /// publisher's acknowledgement waits for the records that want it.
-    pub(super) fn act(&mut self, rules: &mut Rules, publisher: Publisher<'_>) -> Option<TicketId> {
-        let Rules { made, counts, .. } = rules;
+    pub(super) fn act(&mut self, rules: &mut Rules, publisher: Publisher<'_>, now: Time) -> Option<TicketId> {
+        let Rules { made, counts, planned, tell_at, .. } = rules;
         for (rule, tally) in made.tallies.drain(..) {
             counts[rule as usize].count(tally);
+        }
+        for rule in made.dropped.drain(..) {
+            counts[rule as usize].dropped += 1;
+        }
+        for (rule, what) in made.failures.drain(..) {
+            tell_at[rule as usize] = now + TELL_EVERY;
+            let name = planned[rule as usize].name.clone();
+            self.effects.events.push(Event::RuleFailed { rule, name, what });
         }
         self.work += made.records.len() + made.messages.len();
         let client_id = (!made.messages.is_empty()).then(|| self.client_id_of_publisher(publisher)).flatten();
@@ -268,7 +358,7 @@ impl Shard {
             self.drop_without_room(rules);
         }
         let acts = !rules.made.records.is_empty() || !rules.made.messages.is_empty();
-        Ok((acts, self.act(rules, publisher)))
+        Ok((acts, self.act(rules, publisher, now)))
     }
 
     /// Who a session's client is, while it is connected and if there are rules.
@@ -338,7 +428,7 @@ impl Shard {
         rules.make(None, event, input, now);
         self.drop_without_room(&mut rules);
         let client_id = self.sessions[session.0].client_id.clone();
-        self.act(&mut rules, Publisher { client_id: Some(&client_id), ..Publisher::default() });
+        self.act(&mut rules, Publisher { client_id: Some(&client_id), ..Publisher::default() }, now);
         self.rules = Some(rules);
     }
 

@@ -113,6 +113,9 @@ impl Shard {
                 topics.set(&format!("rules/{name}/{what}"), value);
             }
         }
+        for (name, error) in self.rule_names().zip(&snapshot.rule_errors).filter(|(_, error)| !error.is_empty()) {
+            topics.set(&format!("rules/{name}/last_error"), error);
+        }
         for (topic, value) in &snapshot.sinks {
             topics.set(topic, value);
         }

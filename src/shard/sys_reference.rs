@@ -60,9 +60,10 @@ leaves out. `CORELANE_WRITE_DOCS=1 cargo test --lib sys_reference` writes it ane
 | `rules/NAME/matched` | messages and events that FROM matched |
 | `rules/NAME/passed` | of these, those that made rows |
 | `rules/NAME/no_result` | those for which WHERE was not true, or FOREACH found nothing |
-| `rules/NAME/failed` | those for which an expression failed, in the rule or in an action's template, or that would have made too much |
+| `rules/NAME/failed` | those for which an expression of the rule failed, or that would have made too much |
 | `rules/NAME/actions` | actions taken for rows |
-| `rules/NAME/dropped` | actions not taken for want of room, or because messages republished each other too often |
+| `rules/NAME/dropped` | actions not taken: for want of room, because an expression in their template failed or made no topic to publish to, or because messages republished each other too often |
+| `rules/NAME/last_error` | why the rule, or an action of it, failed last |
 
 ## Every counter
 
@@ -95,7 +96,12 @@ fn published() -> Vec<String> {
         epoch_us: 0,
         now: Time::from_ms(0),
     });
-    let snapshot = Snapshot { shards: vec![ShardSample::default()], rules: vec![RuleCounts::default()], ..Snapshot::default() };
+    let snapshot = Snapshot {
+        shards: vec![ShardSample::default()],
+        rules: vec![RuleCounts::default()],
+        rule_errors: vec!["why".to_owned()],
+        ..Snapshot::default()
+    };
     // Loads are rates: they are there from the second time on.
     for time_ms in [0, 10_000] {
         shard.publish_sys(&snapshot, Time::from_ms(time_ms));

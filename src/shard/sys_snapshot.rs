@@ -58,6 +58,8 @@ pub struct Snapshot {
     pub shards: Vec<ShardSample>,
     /// What each rule has done on all shards, in the order of the configuration.
     pub rules: Vec<RuleCounts>,
+    /// Why each failed last; empty: it has not.
+    pub rule_errors: Vec<String>,
     /// Topics below `$SYS/broker/` and values that say how the sinks are.
     pub sinks: Vec<(String, String)>,
 }

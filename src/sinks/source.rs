@@ -380,10 +380,7 @@ fn message(record: &rdkafka::message::BorrowedMessage<'_>, source: &Source) -> R
         headers: &|name| record.headers().and_then(|headers| header(headers, name)),
     };
     let topic = source.template.render(&view)?;
-    name::check_name(&topic, source.levels_max, source.topic_bytes_max).map_err(|error| error.to_string())?;
-    if topic.contains('\0') || name::is_reserved(&topic) {
-        return Err(format!("{topic:?} is no topic to publish to"));
-    }
+    name::check_made_name(&topic, source.levels_max, source.topic_bytes_max).map_err(|error| error.to_string())?;
     let mut properties = Vec::new();
     if let Some(headers) = record.headers() {
         for header in headers.iter() {

@@ -14,6 +14,12 @@ pub enum TopicError {
     /// [MQTT-4.7.0-1]
     #[error("topic name contains a wildcard")]
     WildcardInName,
+    /// [MQTT-4.7.3-2]
+    #[error("topic name contains the null character")]
+    NullCharacter,
+    /// Section 4.7.2.
+    #[error("topic begins with '$'")]
+    Reserved,
     /// [MQTT-4.7.1-1]
     #[error("'#' is not alone in the last level of the topic filter")]
     MultiLevelWildcard,
@@ -43,6 +49,16 @@ pub fn check_name(topic: &str, levels_max: u16, bytes_max: u16) -> Result<(), To
         return Err(TopicError::WildcardInName);
     }
     Ok(())
+}
+
+/// Checks the Topic Name of a message that the broker makes of values of others, for a rule or from Kafka: it has not been through the
+/// codec, and topics that begin with `$` are not for it.
+pub fn check_made_name(topic: &str, levels_max: u16, bytes_max: u16) -> Result<(), TopicError> {
+    check_name(topic, levels_max, bytes_max)?;
+    if is_reserved(topic) {
+        return Err(TopicError::Reserved);
+    }
+    if topic.contains('\0') { Err(TopicError::NullCharacter) } else { Ok(()) }
 }
 
 /// Checks a Topic Name's or Filter's size alone.
@@ -84,6 +100,20 @@ mod tests {
             ("123456789012345678901", TopicError::TooLong { bytes_max: 20 }),
         ] {
             assert_eq!(check_name(topic, 4, 20), Err(error), "{topic}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_the_broker_makes_may_not_be_its_own_or_what_no_client_can_read() {
+        assert_eq!(check_made_name("a/b", 4, 20), Ok(()));
+        for (topic, error) in [
+            ("a/\0", TopicError::NullCharacter),
+            ("$SYS/a", TopicError::Reserved),
+            ("", TopicError::Empty),
+            ("a/#", TopicError::WildcardInName),
+            ("a/b/c/d/e", TopicError::TooManyLevels { levels_max: 4 }),
+        ] {
+            assert_eq!(check_made_name(topic, 4, 20), Err(error), "{topic:?}");
         }
     }
 

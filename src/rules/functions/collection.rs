@@ -154,7 +154,7 @@ pub const MAPS: &[Function] = &[
     line("json_decode", "text or bytes", "The value of a JSON text.", "json_decode('{\"a\": [1]}')", r#"{"a":[1]}"#, |mut a| {
         let bytes = a.bytes(0)?;
         let text = str::from_utf8(&bytes).map_err(|_| "the bytes are not UTF-8")?;
-        Ok(Document::parse(text)?.at(&[]).into_owned())
+        Ok(Document::parse(text)?.at(&[], a.work)?.into_owned())
     }),
     line("json_encode", "value", "The value as a JSON text.", "json_encode([1, NULL])", r#""[1,null]""#, |a| {
         Ok(Value::text(a.values[0].to_json()))

@@ -13,6 +13,7 @@ mod topic;
 
 use super::eval::with_article;
 use super::value::{Map, Value};
+use super::work::Work;
 use regex::Regex;
 use std::borrow::Cow;
 
@@ -126,6 +127,8 @@ pub struct Arguments<'v, 'a> {
     pub values: &'v mut [Value<'a>],
     pub now_ms: i64,
     pub regex: Option<&'v Regex>,
+    /// Arguments and result are paid for by the caller; what takes longer than in proportion to them pays for itself.
+    pub work: &'v Work,
 }
 
 impl<'a> Arguments<'_, 'a> {
