@@ -69,6 +69,9 @@ pub enum Command {
         /// Connections at the same time
         #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = RangedI64ValueParser::<u64>::new().range(1..=100_000_000))]
         connections: u64,
+        /// The configuration of the broker that is to run here: its shards, backlog and connections_max, instead of the defaults
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// One JSON object instead of a table
         #[arg(long)]
         json: bool,
@@ -121,7 +124,10 @@ mod tests {
         assert_eq!(parse(&[&["run"], &arguments[..]].concat()).unwrap(), Command::Run(flags));
         assert_eq!(parse(&[]).unwrap(), Command::Run(Flags::default()));
         assert_eq!(parse(&["check-config", "c.toml"]).unwrap(), Command::CheckConfig { file: "c.toml".into() });
-        assert_eq!(parse(&["doctor", "--connections", "7", "--json"]).unwrap(), Command::Doctor { connections: 7, json: true });
+        assert_eq!(
+            parse(&["doctor", "--connections", "7", "--json"]).unwrap(),
+            Command::Doctor { connections: 7, config: None, json: true }
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use corelane::doctor::{Diagnosis, Facts, Verdict};
 use corelane::{boot, runtime, wiring};
 use std::fmt::Display;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
             }
         }
         Command::ConfigReference => print(&config::reference()),
-        Command::Doctor { connections, json } => doctor(connections, json),
+        Command::Doctor { connections, config, json } => doctor(connections, config, json),
         Command::Rules(Rules::Test(trial)) => {
             let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
             match trial.run(now_ms) {
@@ -37,8 +38,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn doctor(connections: u64, json: bool) -> ExitCode {
-    let diagnosis = Diagnosis::new(connections, &Facts::read());
+fn doctor(connections: u64, file: Option<PathBuf>, json: bool) -> ExitCode {
+    let config = match file.map(|file| config::resolve(&Flags { config: Some(file), ..Flags::default() })).transpose() {
+        Ok(config) => config,
+        Err(errors) => return fail(exit::CONFIG, errors),
+    };
+    let diagnosis = Diagnosis::new(connections, config.as_ref(), &Facts::read());
     let printed = print(&if json { diagnosis.to_json() + "\n" } else { diagnosis.to_string() });
     match diagnosis.verdict {
         Verdict::Short => ExitCode::from(exit::SHORT),

@@ -223,7 +223,7 @@ fn its_need_and_verdict_of_each_knob_are_the_doctors() {
 
             let check = host.apply(&["--connections", &connections.to_string(), "--check"]);
             assert_eq!(check.status.code(), Some(less as i32), "{check:?}");
-            let rows = rows(connections, &facts);
+            let rows = rows(connections, None, &facts);
             let table = String::from_utf8(check.stdout).unwrap();
             let knobs: Vec<Vec<&str>> = table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
             assert_eq!(knobs.len(), 8, "{table}");
@@ -283,7 +283,7 @@ fn the_doctor_finds_nothing_short_of_what_apply_sets_for_any_number() {
             cores_allowed: Some(64),
             ..Facts::default()
         };
-        let rows = rows(connections, &facts);
+        let rows = rows(connections, None, &facts);
         let judged = |row: &&Row| row.have.is_some() && !matches!(&row.name[..], "limits.connections_max" | "cores allowed");
         assert_eq!(rows.iter().filter(judged).count(), 9, "{rows:#?}");
         assert!(rows.iter().filter(judged).all(|row| row.verdict == Verdict::Ok), "{rows:#?}");

@@ -6,7 +6,7 @@ pub mod rows;
 
 pub use facts::Facts;
 
-use crate::config::group_digits;
+use crate::config::{Config, group_digits};
 use serde::Serialize;
 use std::fmt;
 
@@ -53,8 +53,9 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    pub fn new(connections: u64, facts: &Facts) -> Self {
-        let rows = rows::rows(connections, facts);
+    /// `config`: of the broker that is to run here; without one, the defaults are reckoned with.
+    pub fn new(connections: u64, config: Option<&Config>, facts: &Facts) -> Self {
+        let rows = rows::rows(connections, config, facts);
         let short = rows.iter().any(|row| row.verdict == Verdict::Short);
         Self { connections, verdict: if short { Verdict::Short } else { Verdict::Ok }, rows }
     }

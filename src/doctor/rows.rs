@@ -3,8 +3,8 @@
 use super::facts::{Device, Facts};
 use super::{Quantity, Row, Verdict};
 use crate::boot::files_fix;
-use crate::config::{Listener, group_digits};
-use crate::limits::Limits;
+use crate::config::{Config, Shards, group_digits};
+use crate::ids::CORES_MAX;
 use crate::runtime::probe;
 
 /// What an idle connection with a subscription to a filter of its own was measured to cost: the broker's own memory, and the kernel's for
@@ -16,12 +16,18 @@ pub const BASE_BYTES: u64 = 8_400_000;
 /// What a socket's buffer has to hold under memory pressure: a page.
 const BUFFER_BYTES_MIN: u64 = 4096;
 
-pub fn rows(connections: u64, facts: &Facts) -> Vec<Row> {
-    let shards = facts.cores_allowed.unwrap_or(1).max(1);
+/// `config`: of the broker that is to run here; without one, the defaults are reckoned with.
+pub fn rows(connections: u64, config: Option<&Config>, facts: &Facts) -> Vec<Row> {
+    let default = Config::default();
+    let Config { shards, listeners, limits, .. } = config.unwrap_or(&default);
+    let shards = match shards {
+        Shards::Exactly(shards) => u64::from(*shards),
+        Shards::Auto => facts.cores_allowed.unwrap_or(1).clamp(1, CORES_MAX as u64),
+    };
     let files = connections + probe::files_beside_connections(shards as usize);
     let host_files = files + facts.files_in_use.unwrap_or(0);
     // A burst of connects is at most all of them; a longer queue than the listener asks for is of no use.
-    let backlog = u64::from(Listener::default().backlog).min(connections);
+    let backlog = listeners.iter().map(|listener| u64::from(listener.backlog)).max().unwrap_or(1).min(connections);
     let mut rows = vec![
         kernel(facts),
         ring(facts),
@@ -54,9 +60,11 @@ pub fn rows(connections: u64, facts: &Facts) -> Vec<Row> {
         }));
     }
     rows.push(memory(connections, facts));
-    rows.push(as_hint(at_least("limits.connections_max", "", connections, Some(Limits::default().connections_max), || {
-        format!("that is its default: set it to {connections} in the configuration")
-    })));
+    let most = at_least("limits.connections_max", "", connections, Some(limits.connections_max), || {
+        let whose = if config.is_some() { "of this configuration" } else { "and that is its default" };
+        format!("{whose}: set it to {connections}")
+    });
+    rows.push(if config.is_some() { most } else { as_hint(most) });
     rows.push(ports(connections, facts));
     rows.push(cores(facts));
     rows.extend(facts.devices.iter().map(|device| receive_queues(device, shards)));
@@ -196,16 +204,29 @@ mod tests {
     }
 
     fn row(facts: &Facts, connections: u64, name: &str) -> Row {
-        let rows = rows(connections, facts);
+        let rows = rows(connections, None, facts);
         rows.into_iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name}"))
     }
 
     #[test]
+    fn a_configuration_takes_the_place_of_the_defaults() {
+        let mut config = Config { shards: Shards::Exactly(4), ..Config::default() };
+        config.listeners[0].backlog = 128;
+        config.limits.connections_max = 999_999;
+        let rows = rows(MILLION, Some(&config), &enough());
+        let row = |name: &str| rows.iter().find(|row| row.name == name).unwrap();
+        assert_eq!(row("open files").need, Quantity::Number(MILLION + 32 + 4 * 32));
+        assert_eq!(row("net.core.somaxconn").need, Quantity::Number(128));
+        assert_eq!(row("limits.connections_max").verdict, Verdict::Short);
+        assert_eq!(row("limits.connections_max").fix.as_deref(), Some("of this configuration: set it to 1000000"));
+    }
+
+    #[test]
     fn a_host_that_is_just_good_enough_is_ok_and_one_connection_more_is_short_by_what_depends_on_it() {
-        let good = Diagnosis::new(MILLION, &enough());
+        let good = Diagnosis::new(MILLION, None, &enough());
         assert!(good.rows.iter().all(|row| row.verdict == Verdict::Ok && row.fix.is_none()), "{good}");
         assert_eq!(good.verdict, Verdict::Ok);
-        let bad = Diagnosis::new(MILLION + 1, &enough());
+        let bad = Diagnosis::new(MILLION + 1, None, &enough());
         let short = |verdict| bad.rows.iter().filter(|row| row.verdict == verdict).map(|row| &row.name[..]).collect::<Vec<_>>();
         assert_eq!(
             short(Verdict::Short),
@@ -266,7 +287,7 @@ mod tests {
 
     #[test]
     fn what_the_host_does_not_say_is_unknown_and_not_short() {
-        let diagnosis = Diagnosis::new(1000, &Facts::default());
+        let diagnosis = Diagnosis::new(1000, None, &Facts::default());
         assert_eq!(diagnosis.verdict, Verdict::Ok);
         for row in diagnosis.rows.iter().filter(|row| row.name != "limits.connections_max") {
             assert_eq!((row.verdict, row.have.is_none()), (Verdict::Unknown, true), "{row:?}");
@@ -276,7 +297,7 @@ mod tests {
     #[test]
     fn connections_that_nobody_tracks_need_no_room_in_the_table() {
         let facts = Facts { conntrack_max: None, ..enough() };
-        assert!(rows(MILLION, &facts).iter().all(|row| row.name != "nf_conntrack_max"));
+        assert!(rows(MILLION, None, &facts).iter().all(|row| row.name != "nf_conntrack_max"));
     }
 
     #[test]
@@ -290,7 +311,7 @@ mod tests {
     #[test]
     fn the_table_has_the_fix_below_its_row_and_json_has_numbers() {
         let facts = Facts { open_files: Some(20_000), locked_memory_bytes: Some(u64::MAX), ..enough() };
-        let diagnosis = Diagnosis::new(MILLION, &facts);
+        let diagnosis = Diagnosis::new(MILLION, None, &facts);
         let text = diagnosis.to_string();
         let lines: Vec<&str> = text.lines().collect();
         let at = lines.iter().position(|line| line.starts_with("open files")).unwrap();

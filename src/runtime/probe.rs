@@ -8,7 +8,8 @@ use std::io;
 
 /// The oldest kernel with all that the ring uses.
 pub const KERNEL_FLOOR: (u32, u32) = (6, 1);
-/// What each executor asks for before it makes its rings.
+/// What each executor wants this limit to be before it makes its rings. They do not take it from there: two shards start where it is just
+/// this much.
 pub const LOCKED_BYTES_MIN: u64 = 512 << 10;
 /// Descriptors that are not connections: logs, rings, epoll, doorbells, listeners; the process's, and each shard's.
 const FILES_OF_PROCESS: u64 = 32;
@@ -64,7 +65,7 @@ pub enum ProbeError {
     #[error("the kernel refuses an io_uring: {0}; the broker does all its network I/O with it")]
     RingRefused(io::Error),
     #[error(
-        "only {have} bytes of memory may be locked and each shard's rings need {LOCKED_BYTES_MIN}; raise it: ulimit -l unlimited, \
+        "only {have} bytes of memory may be locked and the rings want {LOCKED_BYTES_MIN}, however many shards; raise it: ulimit -l unlimited, \
          LimitMEMLOCK=infinity in the systemd unit, or docker run --ulimit memlock=-1"
     )]
     LockedMemory { have: u64 },
