@@ -10,8 +10,8 @@ const WIDTH: usize = 110;
 const HEAD: &str = "\
 # Configuration of Corelane (TOML), as printed by `corelane config-reference`.
 #
-# Each setting is shown with its default (where that is unset, with an example), commented out: remove the # in front of its name, and
-# of its [table], to change it.
+# Each setting is shown with its default (where that is unset, with an example), commented out: remove the # in front of its name,
+# and of its [table], to change it.
 # Tables in [[double brackets]] are written once per thing, any number of times; what has to be written in them is shown as an
 # example.
 # Sizes are numbers of bytes or text such as \"64 KiB\"; times are whole numbers in the unit that ends their name.
