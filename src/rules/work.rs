@@ -20,17 +20,21 @@ impl Work {
     ///
     /// # Errors
     /// There are not so many; then there are none any more, for this rule and those behind it.
+    #[inline]
     pub fn spend(&self, steps: u64) -> Result<(), String> {
         match self.left.get().checked_sub(steps) {
             Some(left) => {
                 self.left.set(left);
                 Ok(())
             }
-            None => {
-                self.left.set(0);
-                Err(format!("the rules of one message may take {STEPS_MAX} steps, and this one wants more"))
-            }
+            None => self.fail(),
         }
+    }
+
+    #[cold]
+    fn fail(&self) -> Result<(), String> {
+        self.left.set(0);
+        Err(format!("the rules of one message may take {STEPS_MAX} steps, and this one wants more"))
     }
 }
 

@@ -165,22 +165,24 @@ impl Making<'_, '_, '_> {
     fn all(&mut self, actions: &[Action], rows: &[Row<'_>]) -> bool {
         let (records, messages, bytes, dropped) =
             (self.made.records.len(), self.made.messages.len(), self.made.bytes, self.made.dropped.len());
-        for action in rows.iter().flat_map(|row| actions.iter().map(move |action| (action, row))) {
-            match self.one(action.0, action.1) {
-                Ok(()) => {}
-                Err(Unmade::Alone(why)) => {
-                    self.parts.clear();
-                    self.made.dropped.push(self.rule);
-                    self.tell(why);
-                }
-                Err(Unmade::TooMuch(why)) => {
-                    self.parts.clear();
-                    self.made.records.truncate(records);
-                    self.made.messages.truncate(messages);
-                    self.made.dropped.truncate(dropped);
-                    self.made.bytes = bytes;
-                    self.tell(why);
-                    return false;
+        for row in rows {
+            for action in actions {
+                match self.one(action, row) {
+                    Ok(()) => {}
+                    Err(Unmade::Alone(why)) => {
+                        self.parts.clear();
+                        self.made.dropped.push(self.rule);
+                        self.tell(why);
+                    }
+                    Err(Unmade::TooMuch(why)) => {
+                        self.parts.clear();
+                        self.made.records.truncate(records);
+                        self.made.messages.truncate(messages);
+                        self.made.dropped.truncate(dropped);
+                        self.made.bytes = bytes;
+                        self.tell(why);
+                        return false;
+                    }
                 }
             }
         }
@@ -236,13 +238,19 @@ impl Making<'_, '_, '_> {
             }
         };
         self.made.bytes += bytes;
-        if self.made.bytes > MADE_BYTES_MAX {
-            return Err(Unmade::TooMuch(format!("it made more than {MADE_BYTES_MAX} bytes of one message")));
-        }
-        if self.made.records.len() > MADE_RECORDS_MAX {
-            return Err(Unmade::TooMuch(format!("it made more than {MADE_RECORDS_MAX} records of one message")));
+        if self.made.bytes > MADE_BYTES_MAX || self.made.records.len() > MADE_RECORDS_MAX {
+            return Err(self.too_much());
         }
         Ok(())
+    }
+
+    #[cold]
+    fn too_much(&self) -> Unmade {
+        Unmade::TooMuch(if self.made.bytes > MADE_BYTES_MAX {
+            format!("it made more than {MADE_BYTES_MAX} bytes of one message")
+        } else {
+            format!("it made more than {MADE_RECORDS_MAX} records of one message")
+        })
     }
 
     /// What a template has made, if it can be published to.
