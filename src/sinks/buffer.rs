@@ -118,18 +118,21 @@ pub struct Replay {
     pub records: u64,
     pub bytes: u64,
     pub corrupt: Vec<String>,
+    pub lost: u64,
 }
 
 impl Buffer {
+    /// `kind`: what its sink is, because records of one kind are nothing for another.
+    ///
     /// # Errors
     /// The disk buffer cannot be used.
-    pub fn open(options: &BufferOptions) -> io::Result<(Self, Replay)> {
-        let mut replay = Replay { records: 0, bytes: 0, corrupt: Vec::new() };
+    pub fn open(options: &BufferOptions, kind: &str) -> io::Result<(Self, Replay)> {
+        let mut replay = Replay { records: 0, bytes: 0, corrupt: Vec::new(), lost: 0 };
         let mut disk = None;
         if !options.disk_path.is_empty() {
-            let (opened, found) = Disk::open(Path::new(&options.disk_path))
+            let (opened, found) = Disk::open(Path::new(&options.disk_path), kind, options.disk_bytes_max)
                 .map_err(|error| io::Error::new(error.kind(), format!("disk buffer {}: {error}", options.disk_path)))?;
-            replay = Replay { records: found.records, bytes: found.bytes, corrupt: found.corrupt };
+            replay = Replay { records: found.records, bytes: found.bytes, corrupt: found.corrupt, lost: found.lost };
             disk = Some(opened);
         }
         let buffer = Self {

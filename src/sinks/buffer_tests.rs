@@ -58,7 +58,7 @@ fn the_gate_of_a_buffer_holds_what_its_disk_or_else_its_memory_holds() {
 
 #[test]
 fn records_leave_in_the_order_of_their_arrival_and_end_in_any() {
-    let (mut buffer, _) = Buffer::open(&options(None, 100, 0, WhenFull::Hold)).unwrap();
+    let (mut buffer, _) = Buffer::open(&options(None, 100, 0, WhenFull::Hold), "file").unwrap();
     push(&mut buffer, 0..5);
     for _ in 0..4 {
         buffer.send();
@@ -81,7 +81,7 @@ fn records_leave_in_the_order_of_their_arrival_and_end_in_any() {
 
 #[test]
 fn everything_in_flight_can_be_sent_again_in_its_order() {
-    let (mut buffer, _) = Buffer::open(&options(None, 100, 0, WhenFull::Hold)).unwrap();
+    let (mut buffer, _) = Buffer::open(&options(None, 100, 0, WhenFull::Hold), "file").unwrap();
     push(&mut buffer, 0..6);
     (0..5).for_each(|_| buffer.send());
     buffer.end(1, End::Delivered);
@@ -95,7 +95,7 @@ fn everything_in_flight_can_be_sent_again_in_its_order() {
 #[test]
 fn what_has_no_room_in_memory_comes_back_from_disk_with_its_ticket_and_in_order() {
     let directory = Directory::new();
-    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 4, 100, WhenFull::Hold)).unwrap();
+    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 4, 100, WhenFull::Hold), "file").unwrap();
     push(&mut buffer, 0..10);
     assert_eq!((buffer.waiting(), buffer.unsaved()), (4, 0));
     assert_eq!(buffer.take_memory_change(), -6 * bytes_each() as i64);
@@ -117,7 +117,7 @@ fn what_has_no_room_in_memory_comes_back_from_disk_with_its_ticket_and_in_order(
 fn a_crash_replays_all_that_had_not_ended_and_little_that_had() {
     let directory = Directory::new();
     let options = options(Some(&directory), 4, 100, WhenFull::Hold);
-    let (mut buffer, _) = Buffer::open(&options).unwrap();
+    let (mut buffer, _) = Buffer::open(&options, "file").unwrap();
     push(&mut buffer, 0..10);
     let (first, _) = buffer.lend().unwrap();
     let (second, _) = buffer.lend().unwrap();
@@ -127,19 +127,19 @@ fn a_crash_replays_all_that_had_not_ended_and_little_that_had() {
     buffer.checkpoint().unwrap();
     buffer.end(second, End::Delivered);
     drop(buffer);
-    let (mut buffer, replay) = Buffer::open(&options).unwrap();
+    let (mut buffer, replay) = Buffer::open(&options, "file").unwrap();
     assert_eq!((replay.records, replay.bytes, replay.corrupt.len()), (9, 9 * bytes_each(), 0));
     push(&mut buffer, 10..12);
     assert_eq!(drain(&mut buffer, false), (1..12).collect::<Vec<_>>());
     buffer.checkpoint().unwrap();
     drop(buffer);
-    assert_eq!(Buffer::open(&options).unwrap().1.records, 0);
+    assert_eq!(Buffer::open(&options, "file").unwrap().1.records, 0);
 }
 
 #[test]
 fn records_that_cannot_be_read_end_with_their_tickets_and_all_their_bytes() {
     let directory = Directory::new();
-    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 1, 100, WhenFull::Hold)).unwrap();
+    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 1, 100, WhenFull::Hold), "file").unwrap();
     push(&mut buffer, 0..4);
     std::fs::remove_file(directory.path("buffer/00000000000000000000.segment")).unwrap();
     let (mut endings, mut lines) = (Vec::new(), Vec::new());
@@ -154,7 +154,7 @@ fn records_that_cannot_be_read_end_with_their_tickets_and_all_their_bytes() {
 
 #[test]
 fn a_full_buffer_drops_the_oldest_that_is_not_in_flight() {
-    let (mut buffer, _) = Buffer::open(&options(None, 3, 0, WhenFull::DropOldest)).unwrap();
+    let (mut buffer, _) = Buffer::open(&options(None, 3, 0, WhenFull::DropOldest), "file").unwrap();
     push(&mut buffer, 0..2);
     buffer.send();
     assert_eq!(buffer.drop_oldest(), None);
@@ -162,7 +162,7 @@ fn a_full_buffer_drops_the_oldest_that_is_not_in_flight() {
     let dropped: Vec<u32> = std::iter::from_fn(|| buffer.drop_oldest()).map(|ending| ending.ticket.unwrap().slot).collect();
     assert_eq!(dropped, [1, 2]);
     assert_eq!(drain(&mut buffer, true), [3, 4]);
-    let (mut holding, _) = Buffer::open(&options(None, 1, 0, WhenFull::Hold)).unwrap();
+    let (mut holding, _) = Buffer::open(&options(None, 1, 0, WhenFull::Hold), "file").unwrap();
     push(&mut holding, 0..5);
     assert_eq!(holding.drop_oldest(), None);
 }
@@ -170,7 +170,7 @@ fn a_full_buffer_drops_the_oldest_that_is_not_in_flight() {
 #[test]
 fn a_full_disk_buffer_drops_the_oldest_on_disk_as_well() {
     let directory = Directory::new();
-    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 2, 5, WhenFull::DropOldest)).unwrap();
+    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 2, 5, WhenFull::DropOldest), "file").unwrap();
     push(&mut buffer, 0..2);
     // What is in flight stays and takes all of memory.
     buffer.send();
@@ -196,7 +196,7 @@ fn a_full_disk_buffer_drops_the_oldest_on_disk_as_well() {
 fn a_ticket_that_asks_for_no_more_is_given_back_once_its_record_is_in_the_buffer() {
     let directory = Directory::new();
     for directory in [None, Some(&directory)] {
-        let (mut buffer, _) = Buffer::open(&options(directory, 1, 100, WhenFull::Hold)).unwrap();
+        let (mut buffer, _) = Buffer::open(&options(directory, 1, 100, WhenFull::Hold), "file").unwrap();
         buffer.push(1, numbered(7), true);
         assert!(matches!(buffer.commit(), Commit::Done));
         assert_eq!(buffer.take_queued().map(|(shard, ticket)| (shard, ticket.slot)).collect::<Vec<_>>(), [(1, 7)]);
@@ -208,7 +208,7 @@ fn a_ticket_that_asks_for_no_more_is_given_back_once_its_record_is_in_the_buffer
 #[test]
 fn what_cannot_be_written_stays_incoming_until_it_can() {
     let directory = Directory::new();
-    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 100, 100, WhenFull::Hold)).unwrap();
+    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 100, 100, WhenFull::Hold), "file").unwrap();
     // Nobody can begin a segment where a directory has its name.
     let name = directory.path("buffer/00000000000000000000.segment");
     std::fs::create_dir(&name).unwrap();
@@ -226,7 +226,7 @@ fn what_cannot_be_written_stays_incoming_until_it_can() {
 #[test]
 fn what_cannot_be_written_is_dropped_past_the_memory_that_it_may_take() {
     let directory = Directory::new();
-    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 2, 100, WhenFull::DropOldest)).unwrap();
+    let (mut buffer, _) = Buffer::open(&options(Some(&directory), 2, 100, WhenFull::DropOldest), "file").unwrap();
     std::fs::create_dir(directory.path("buffer/00000000000000000000.segment")).unwrap();
     for number in 0..5 {
         buffer.push((number % 3) as u16, numbered(number), false);

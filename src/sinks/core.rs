@@ -30,7 +30,6 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -44,6 +43,10 @@ const NAP: Duration = Duration::from_millis(1);
 const BLOCKING_THREADS_MAX: usize = 16;
 /// How much longer than asked a flush may take to say that it failed.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// How long an end is waited for.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// A pass that takes longer is worth a line.
+const PASS_MAX: Duration = Duration::from_secs(1);
 
 pub struct CoreOptions {
     pub sinks: Vec<SinkOptions>,
@@ -76,7 +79,8 @@ pub struct Handle {
     events: UnboundedSender<Event>,
     status: Arc<Status>,
     globals: Arc<Globals>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Closed when the thread has ended.
+    running: Mutex<Option<mpsc::Receiver<()>>>,
     #[cfg(test)]
     task: Arc<std::sync::OnceLock<String>>,
 }
@@ -103,9 +107,10 @@ pub(super) fn start_with(
     let globals = Arc::clone(&options.globals);
     let (events, inbox) = unbounded_channel();
     let (started, starting) = mpsc::channel();
+    let (runs, running) = mpsc::channel::<()>();
     #[cfg(test)]
     let task = Arc::new(std::sync::OnceLock::new());
-    let thread = {
+    {
         #[cfg(test)]
         let task = Arc::clone(&task);
         let (events, status) = (events.clone(), Arc::clone(&status));
@@ -132,14 +137,15 @@ pub(super) fn start_with(
             if let Err(error) = run() {
                 started.send(Err(error)).ok();
             }
-        })?
-    };
+            drop(runs);
+        })?;
+    }
     match starting.recv() {
         Ok(Ok(())) => Ok(Handle {
             events,
             status,
             globals,
-            thread: Mutex::new(Some(thread)),
+            running: Mutex::new(Some(running)),
             #[cfg(test)]
             task,
         }),
@@ -173,9 +179,12 @@ impl SinkCore for Handle {
 
     fn stop(&self) {
         self.events.send(Event::Stop).ok();
-        let thread = self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            thread.join().ok();
+        let running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        // Nothing is sent on it: it is closed when the thread ends.
+        if let Some(running) = running
+            && running.recv_timeout(STOP_MAX) == Err(mpsc::RecvTimeoutError::Timeout)
+        {
+            tracing::error!("the sink core does not end: something that it writes to, a disk perhaps, does not answer");
         }
     }
 
@@ -263,7 +272,7 @@ impl Core {
         let mut sinks = Vec::new();
         for (index, sink) in options.sinks.iter().enumerate() {
             let failed = |what: String| io::Error::new(io::ErrorKind::InvalidInput, format!("sink {}: {what}", sink.name));
-            let buffer = Buffer::open(&sink.buffer).map_err(|error| failed(error.to_string()))?;
+            let buffer = Buffer::open(&sink.buffer, sink.kind.name()).map_err(|error| failed(error.to_string()))?;
             let feed = feed(index, sink, targets(index), &status.sinks[index], &events, now).await.map_err(failed)?;
             let status = Arc::clone(&status.sinks[index]);
             sinks.push(Sink::new(index, sink, buffer, feed, status, &options.globals, now));
@@ -282,7 +291,16 @@ impl Core {
 
     async fn run(&mut self) {
         loop {
-            match self.pass() {
+            let begun = Instant::now();
+            let next = self.pass();
+            let took = begun.elapsed();
+            if took > PASS_MAX {
+                tracing::warn!(
+                    "all sinks were held up for {} ms: the disk of a buffer or of dead letters is slow",
+                    took.as_millis()
+                );
+            }
+            match next {
                 // Batches and the doorbell have their turn too.
                 Next::Again => tokio::task::yield_now().await,
                 Next::Nap => self.wait(Some(Instant::now() + NAP), false).await,

@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -27,7 +28,8 @@ pub struct DeadLetters {
     letters: u64,
     /// The reason of the latest, for the log.
     reason: String,
-    log: LogLimit,
+    written_log: LogLimit,
+    unwritten_log: LogLimit,
 }
 
 impl DeadLetters {
@@ -40,7 +42,8 @@ impl DeadLetters {
     }
 
     fn at(path: PathBuf, bytes_max: u64) -> Self {
-        Self { path, bytes_max, lines: Vec::new(), letters: 0, reason: String::new(), log: LogLimit::default() }
+        let (written_log, unwritten_log) = (LogLimit::default(), LogLimit::default());
+        Self { path, bytes_max, lines: Vec::new(), letters: 0, reason: String::new(), written_log, unwritten_log }
     }
 
     /// Adds a letter, which [`DeadLetters::write`] writes.
@@ -63,15 +66,16 @@ impl DeadLetters {
         if self.letters == 0 {
             return;
         }
-        let written = append(&self.path, &self.lines, self.bytes_max);
-        if written.is_err() {
-            status.dead_letters_unwritten.add(self.letters);
-        }
-        if let Some(letters) = self.log.count(self.letters, now) {
-            let (sink, path, reason) = (&status.name, self.path.display(), &self.reason);
-            match written {
-                Ok(()) => tracing::warn!(sink, "{letters} records were refused and written to {path}; the last: {reason}"),
-                Err(error) => {
+        let (sink, path, reason) = (&status.name, self.path.display(), &self.reason);
+        match append(&self.path, &self.lines, self.bytes_max) {
+            Ok(()) => {
+                if let Some(letters) = self.written_log.count(self.letters, now) {
+                    tracing::warn!(sink, "{letters} records were refused and written to {path}; the last: {reason}");
+                }
+            }
+            Err(error) => {
+                status.dead_letters_unwritten.add(self.letters);
+                if let Some(letters) = self.unwritten_log.count(self.letters, now) {
                     tracing::error!(
                         sink,
                         "{letters} records were refused and not written to {path}: {error}; the last: {reason}"
@@ -85,11 +89,19 @@ impl DeadLetters {
 }
 
 fn append(path: &Path, lines: &[u8], bytes_max: u64) -> io::Result<()> {
-    let mut file = File::options().append(true).create(true).open(path)?;
-    if file.metadata()?.len() + lines.len() as u64 > bytes_max {
+    // A pipe must not hold up all sinks until somebody reads it.
+    let mut file = File::options().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if metadata.len() + lines.len() as u64 > bytes_max {
         return Err(io::Error::other(format!("it has reached {bytes_max} bytes")));
     }
-    file.write_all(lines)
+    file.write_all(lines).inspect_err(|_| {
+        // Half a line would spoil the next.
+        file.set_len(metadata.len()).ok();
+    })
 }
 
 #[cfg(test)]
@@ -133,5 +145,18 @@ mod tests {
         nowhere.add("rule/1", &record(0, &[b"part"]), "refused");
         nowhere.write(&status, Instant::now());
         assert_eq!(status.dead_letters_unwritten.get(), 5 - lines + 1);
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for_nor_a_device_written_to() {
+        let directory = Directory::new();
+        let pipe = directory.path("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let mut letters = DeadLetters::at(pipe, 300);
+        let status = SinkStatus::default();
+        letters.add("rule/1", &record(0, &[b"part"]), "refused");
+        letters.write(&status, Instant::now());
+        assert_eq!(status.dead_letters_unwritten.get(), 1);
+        assert!(append(Path::new("/dev/full"), b"line", 300).unwrap_err().to_string().contains("regular file"));
     }
 }

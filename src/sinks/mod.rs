@@ -2,7 +2,7 @@
 //! messages back from Kafka. It touches the world and never a shard: rings are all that lies between.
 //!
 //! Where to find what: `core` (the thread and its passes) · `sink` (the life of a record, and what counts its end) · `buffer`,
-//! `disk` (where it waits, and which is dropped when there is no room) · `target` (what a sink of batches implements), `batches`
+//! `disk`, `segment` (where it waits, and which is dropped when there is no room) · `target` (what a sink of batches implements), `batches`
 //! (what feeds it), `file`, `mongodb`, `http` · `kafka`, `kafka_config` (the producer) · `source`, `source_topic` (the consumer)
 //! · `dead_letter` · `status`, `log_limit` · `options`.
 
@@ -18,6 +18,7 @@ mod kafka_config;
 mod log_limit;
 pub mod mongodb;
 pub mod options;
+mod segment;
 mod sink;
 mod source;
 mod source_topic;

@@ -54,6 +54,16 @@ pub enum SinkKind {
 }
 
 impl SinkKind {
+    /// As in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Kafka(_) => "kafka",
+            Self::Mongodb(_) => "mongodb",
+            Self::Http(_) => "http",
+            Self::File(_) => "file",
+        }
+    }
+
     /// Which server or file, for people; without what may be secret: user names, passwords, paths and queries of URLs.
     pub fn place(&self) -> String {
         match self {

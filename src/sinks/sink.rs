@@ -7,7 +7,7 @@ use super::batches::{Attempt, Batches};
 use super::buffer::{Buffer, Commit, Ending, Replay};
 use super::dead_letter::DeadLetters;
 use super::kafka::{Kafka, Report};
-use super::log_limit::LogLimit;
+use super::log_limit::{LogLimit, Trouble};
 use super::options::SinkOptions;
 use super::status::{End, Ended, SinkStatus};
 use crate::record::{ActionId, Outcome, Record};
@@ -65,7 +65,8 @@ pub struct Sink {
     checkpoint_at: Instant,
     is_checkpoint_due: bool,
     dropped_log: LogLimit,
-    disk_log: LogLimit,
+    disk_trouble: Trouble,
+    server_trouble: Trouble,
 }
 
 impl Sink {
@@ -86,8 +87,8 @@ impl Sink {
         for line in &replay.corrupt {
             tracing::error!(sink, "the disk buffer has lost records: {line}");
             status.connection.fail(line);
-            status.count(End::DroppedCorrupt);
         }
+        status.dropped_corrupt.add(replay.lost);
         if replay.records > 0 {
             tracing::info!(sink, "{} records of an earlier run are delivered from the disk buffer", replay.records);
         }
@@ -103,7 +104,8 @@ impl Sink {
             checkpoint_at: now,
             is_checkpoint_due: false,
             dropped_log: LogLimit::default(),
-            disk_log: LogLimit::default(),
+            disk_trouble: Trouble::default(),
+            server_trouble: Trouble::default(),
         }
     }
 
@@ -119,7 +121,7 @@ impl Sink {
         }
         let Attempt { delivered, refused, again, error } = attempt;
         if !delivered.is_empty() || !refused.is_empty() {
-            self.status.connection.set_connected(true);
+            self.on_server(Ok(()));
         }
         self.status.retried.add(again);
         if again > 0 {
@@ -137,13 +139,19 @@ impl Sink {
 
     /// What the server is known to be.
     pub fn on_server(&mut self, answer: Result<(), String>) {
-        let sink = &self.status.name;
-        let was_connected = self.status.connection.is_connected();
         self.status.connection.set_connected(answer.is_ok());
-        if let Err(error) = answer
-            && (self.status.connection.fail(&error) || was_connected)
-        {
-            tracing::warn!(sink, "the sink does not take records, which wait: {error}");
+        match answer {
+            Ok(()) => {
+                if self.server_trouble.ends() {
+                    tracing::info!(sink = self.status.name, "the sink takes records again");
+                }
+            }
+            Err(error) => {
+                self.status.connection.fail(&error);
+                if self.server_trouble.tells(&error, Instant::now()) {
+                    tracing::warn!(sink = self.status.name, "the sink does not take records, which wait: {error}");
+                }
+            }
         }
     }
 
@@ -225,9 +233,12 @@ impl Sink {
         }
         let gate = &pass.globals.gates[self.index];
         match self.buffer.commit() {
-            Commit::Nothing => self.on_disk_usable(gate),
+            Commit::Nothing => self.open_gate(gate),
             Commit::Done => {
-                self.on_disk_usable(gate);
+                self.open_gate(gate);
+                if self.disk_trouble.ends() {
+                    tracing::info!(sink = self.status.name, "the disk buffer takes records again");
+                }
                 for (shard, ticket) in self.buffer.take_queued() {
                     pass.end.answer(usize::from(shard), ticket, Outcome::Accepted);
                 }
@@ -271,17 +282,17 @@ impl Sink {
         }
     }
 
-    fn on_disk_usable(&mut self, gate: &Gate) {
+    /// Records may come again; whether the disk takes them shows then.
+    fn open_gate(&mut self, gate: &Gate) {
         if self.disk_again_at.take().is_some() {
             gate.set_closed(false);
-            tracing::info!(sink = self.status.name, "the disk buffer is tried again");
         }
     }
 
     fn on_disk_error(&mut self, error: &io::Error, now: Instant) {
         let line = format!("the disk buffer: {error}");
         self.status.connection.fail(&line);
-        if self.disk_log.count(1, now).is_some() {
+        if self.disk_trouble.tells(&line, now) {
             tracing::error!(sink = self.status.name, "{line}; records wait until it can be used");
         }
     }
