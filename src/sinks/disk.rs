@@ -437,7 +437,7 @@ impl Disk {
             let lost = to.saturating_sub(from.max(checkpoint));
             if lost > 0 {
                 let kept = keep(&self.directory, first);
-                found.corrupt.push(format!("{} at byte {at}: {what}: {lost} records are missing{kept}", path.display()));
+                found.corrupt.push(format!("{} at byte {at}: {what}; records missing: {lost}{kept}", path.display()));
                 found.lost += lost;
             }
         };
