@@ -327,7 +327,7 @@ impl Core {
         self.status.count(&mut self.ended);
         self.end.settle();
         self.answer_flush(now);
-        match (again, taken) {
+        match (again, taken || self.end.has_backlog()) {
             (true, _) => Next::Again,
             (false, true) => Next::Nap,
             (false, false) => Next::Sleep,
@@ -362,7 +362,7 @@ impl Core {
 
     fn answer_flush(&mut self, now: Instant) {
         let Some(flush) = &self.flush else { return };
-        let is_done = !self.end.has_records() && self.sinks.iter().all(Sink::is_empty);
+        let is_done = !self.end.has_records() && !self.end.has_backlog() && self.sinks.iter().all(Sink::is_empty);
         if is_done || now >= flush.until {
             flush.answer.send(is_done).ok();
             if !is_done {
