@@ -28,6 +28,7 @@ use crate::topic::Hasher;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::thread::JoinHandle;
@@ -263,6 +264,7 @@ impl Core {
         let mut sinks = Vec::new();
         for (index, sink) in options.sinks.iter().enumerate() {
             let failed = |what: String| io::Error::new(io::ErrorKind::InvalidInput, format!("sink {}: {what}", sink.name));
+            check_dead_letters(&sink.buffer.dead_letter_path).map_err(failed)?;
             let buffer = Buffer::open(&sink.buffer).map_err(|error| failed(error.to_string()))?;
             let feed = feed(index, sink, targets(index), &status.sinks[index], &events, now).await.map_err(failed)?;
             let status = Arc::clone(&status.sinks[index]);
@@ -410,6 +412,16 @@ impl Core {
             Some(until) => drop(tokio::time::timeout_at(until.into(), something).await),
             None => something.await,
         }
+    }
+}
+
+/// Whether a dead letter could be written one day.
+fn check_dead_letters(path: &str) -> Result<(), String> {
+    match Path::new(path).parent() {
+        Some(directory) if !directory.as_os_str().is_empty() && !directory.is_dir() => {
+            Err(format!("dead_letter_path {path:?}: there is no such directory; make it, or name another file"))
+        }
+        _ => Ok(()),
     }
 }
 
