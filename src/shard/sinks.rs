@@ -43,8 +43,9 @@ pub(super) struct Sinks {
     waiting: Vec<VecDeque<(ConnectionId, u64)>>,
     /// How many, all together: mostly none, and then nobody looks further.
     waiting_count: usize,
-    /// Messages from sources that have not been published, and the place among `waiting` that the one in front needs room at.
+    /// Messages from sources that have not been published.
     inbound: VecDeque<Message>,
+    /// Where among `waiting` the one in front needs room, and how much.
     held: Option<(u16, u64)>,
     /// Those that have been published and wait for what sinks make of them; a source knows no packet ids.
     owed: Owed,
