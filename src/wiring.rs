@@ -49,8 +49,10 @@ pub fn start_sinks(config: &Config, bound: &Bound) -> Option<StartSinks> {
     }
     let (sinks, actions, sources) = (config.sinks.clone(), config.actions.clone(), config.sources.clone());
     let cpu = sink_cpu(config, &bound.host.cpus, bound.cpus.len());
+    let allowed = check_sink_cpu(config, &bound.host.cpus);
     let limits = Arc::new(config.limits.clone());
     Some(Box::new(move |end, globals, hasher| {
+        allowed.map_err(|what| io::Error::new(io::ErrorKind::InvalidInput, what))?;
         let options = CoreOptions { sinks, actions, sources, globals, hasher, limits, cpu };
         Ok(Arc::new(sinks::start(end, options)?))
     }))
@@ -68,6 +70,18 @@ pub fn sink_cpu(config: &Config, allowed: &[usize], shards: usize) -> Option<usi
     match config.sink_core {
         Some(cpu) => Some(usize::from(cpu)),
         None => allowed.iter().max().copied().filter(|_| allowed.len() > shards),
+    }
+}
+
+/// Whether the sink core may use the CPU that is configured.
+fn check_sink_cpu(config: &Config, allowed: &[usize]) -> Result<(), String> {
+    match config.sink_core.map(usize::from) {
+        Some(cpu) if !allowed.contains(&cpu) => {
+            let list: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            let list = list.join(", ");
+            Err(format!("broker.sink_core = {cpu} is no CPU that the process may use; write one of {list}, or \"auto\""))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -145,6 +159,9 @@ mod tests {
         assert_eq!(sink_cpu(&auto, &[0, 1, 5], 2), Some(5));
         assert_eq!(sink_cpu(&auto, &[0, 1], 2), None);
         assert_eq!(sink_cpu(&config("[broker]\nsink_core = 1\n"), &[0, 1], 2), Some(1));
+        let far = config("[broker]\nsink_core = 999\n");
+        assert!(check_sink_cpu(&far, &[0, 1]).unwrap_err().ends_with("write one of 0, 1, or \"auto\""));
+        assert_eq!(check_sink_cpu(&far, &[999]).and(check_sink_cpu(&auto, &[0])), Ok(()));
         assert_eq!(node(&config("[broker]\nnode = \"east-1\"\n")), "east-1");
         assert!(!node(&auto).is_empty());
     }

@@ -7,7 +7,7 @@ use corelane::message::{Message, MessageRef};
 use corelane::record::{ActionId, Outcome, Record};
 use corelane::rules::{Action, Part, PlannedRule, RecordAction, Republish, Rule, Template};
 use corelane::shard::events::Event;
-use corelane::shard::sinks::{RECORDS_MAX, TICKETED_MAX};
+use corelane::shard::sinks::RECORDS_MAX;
 use corelane::shard::{Gate, Globals, Shard, ShardOptions, WhenFull};
 use corelane::time::Time;
 use corelane::topic::Hasher;
@@ -45,7 +45,8 @@ impl Bench {
     }
 
     fn with_limits(rules: Vec<PlannedRule>, when_full: WhenFull, limits: Limits) -> Self {
-        let globals = Arc::new(Globals { gates: Box::new([Gate::new(GATE_BYTES, when_full)]), ..Globals::default() });
+        let globals =
+            Arc::new(Globals { gates: [(); 2].map(|()| Gate::new(GATE_BYTES, when_full)).into(), ..Globals::default() });
         let now = Time::from_ms(5_000);
         let shard = Shard::new(ShardOptions {
             core: CoreId(0),
@@ -360,23 +361,27 @@ fn a_full_ring_to_the_sink_core_holds_publishers_until_it_takes() {
 }
 
 #[test]
-fn who_needs_no_ticket_passes_those_who_wait_for_one() {
+fn however_many_wait_for_one_sink_those_who_write_to_another_go_on() {
     let limits = Limits { inflight_in_max: u16::MAX, ..Limits::default() };
-    let rules = vec![to_sink(ALL, &[""], true), to_sink("SELECT payload FROM \"other\"", &[""], false)];
-    let mut bench = Bench::with_limits(rules, WhenFull::DropOldest, limits);
+    let mut to_other = to_sink("SELECT payload FROM \"other\"", &[""], true);
+    let Action::Record(action) = &mut to_other.actions[0] else { panic!("it leads to a sink") };
+    action.sink = 1;
+    let mut bench = Bench::with_limits(vec![to_sink(ALL, &[""], true), to_other], WhenFull::DropOldest, limits);
     let clients = [bench.connect("one", 4), bench.connect("two", 4)];
     let mut records = Vec::new();
-    for number in 0..TICKETED_MAX {
-        bench.publish(clients[number as usize % 2], 1, (number % 100) as u8 + 1, "t", "", false);
+    for number in 0..70_000 {
+        bench.publish(clients[number % 2], 1, (number % 100) as u8 + 1, "t", "", false);
         records.extend(bench.records());
     }
-    bench.publish(clients[0], 1, 1, "t", "", false);
-    assert_eq!((records.len(), bench.records().len(), bench.shard.load().parked), (TICKETED_MAX as usize, 0, 1));
     let other = bench.connect("other", 4);
     bench.publish(other, 1, 7, "other", "", false);
-    assert_eq!((bench.sent(other), bench.records().len()), (vec![(0x40, vec![0, 7])], 1));
-    bench.answer(records[0].ticket, Outcome::Accepted);
-    assert_eq!((bench.records().len(), bench.shard.load().parked), (1, 0));
+    let of_other = bench.records();
+    assert_eq!((records.len(), of_other.len(), bench.shard.load().parked), (70_000, 1, 0));
+    bench.answer(of_other[0].ticket, Outcome::Accepted);
+    assert_eq!(bench.sent(other), [(0x40, vec![0, 7])]);
+    let charged = bench.globals.memory_bytes.get();
+    bench.answer(records[1].ticket, Outcome::Accepted);
+    assert!(bench.globals.memory_bytes.get() < charged, "a ticket is memory until it is answered");
 }
 
 #[test]
@@ -510,22 +515,64 @@ fn events_make_records() {
     assert!(records.iter().all(|record| record.ticket.is_none() && record.qos0 != part(record, 0).ends_with('1')));
 }
 
+fn of_source(payload: &str, qos: QoS) -> Message {
+    let (topic, retain, expires_at) = ("t", false, Time::NEVER);
+    Message::from(MessageRef { topic, properties: &[], payload: payload.as_bytes(), qos, retain, expires_at })
+}
+
 #[test]
-fn a_source_message_is_published_through_the_rules_and_counted_as_accepted() {
+fn a_source_message_is_published_through_the_rules_and_accepted_once_its_sinks_have_it() {
     let mut bench = Bench::new(vec![to_sink(ALL, &["${payload} ${clientid}"], true)], WhenFull::Hold);
-    let message = |payload: &'static [u8]| {
-        let (topic, qos, retain, expires_at) = ("t", QoS::AtLeastOnce, false, Time::NEVER);
-        Message::from(MessageRef { topic, properties: &[], payload, qos, retain, expires_at })
-    };
-    bench.shard.on_source_message(message(b"one"));
-    bench.shard.on_source_message(message(b"two"));
+    for (payload, qos) in [("one", QoS::AtLeastOnce), ("two", QoS::AtLeastOnce), ("three", QoS::AtMostOnce)] {
+        bench.shard.on_source_message(of_source(payload, qos));
+    }
     bench.run();
-    assert_eq!(bench.shard.source_messages_accepted(), 2);
     let records = bench.records();
-    assert_eq!(
-        records.iter().map(|record| (part(record, 0), record.ticket)).collect::<Vec<_>>(),
-        [("one ", None), ("two ", None)]
-    );
+    assert_eq!(records.iter().map(|record| part(record, 0)).collect::<Vec<_>>(), ["one ", "two ", "three "]);
+    assert_eq!((records[2].ticket, bench.shard.source_messages_accepted()), (None, 0));
+    bench.answer(records[1].ticket, Outcome::Accepted);
+    assert_eq!(bench.shard.source_messages_accepted(), 0);
+    bench.answer(records[0].ticket, Outcome::Failed);
+    assert_eq!((bench.shard.source_messages_accepted(), bench.shard.counters.source_messages), (3, 3));
+}
+
+#[test]
+fn a_source_is_held_while_a_sink_has_no_room_and_what_does_not_go_there_passes() {
+    let rules = vec![to_sink(ALL, &["${payload}"], true), republish("SELECT qos FROM \"a\"", "b")];
+    let mut bench = Bench::new(rules, WhenFull::Hold);
+    for number in 10..30 {
+        bench.shard.on_source_message(of_source(&format!("{number}{}", "x".repeat(100)), QoS::AtLeastOnce));
+    }
+    bench.run();
+    let mut all = bench.records();
+    assert!((5..10).contains(&all.len()), "{}", all.len());
+    assert_eq!((bench.shard.counters.source_messages_held, bench.shard.source_messages_accepted()), (1, 0));
+    assert!(bench.shard.awaits_sinks() && !bench.shard.sinks_may_go_on());
+    let client = bench.connect("car", 4);
+    bench.publish(client, 0, 0, "a", "x", false);
+    assert_eq!(bench.shard.counters.publishes_unmatched, 1, "the republished message is nobody's");
+    let mut ended = 0;
+    while ended < all.len() {
+        bench.end(&all[ended].clone());
+        bench.answer(all[ended].ticket, Outcome::Accepted);
+        ended += 1;
+        all.extend(bench.records());
+    }
+    let numbers: Vec<&str> = all.iter().map(|record| &part(record, 0)[..2]).collect();
+    assert_eq!(numbers, (10..30).map(|number| number.to_string()).collect::<Vec<_>>());
+    assert_eq!((bench.shard.source_messages_accepted(), bench.shard.counters.dropped_sink_full), (20, 0));
+    assert!(!bench.shard.awaits_sinks());
+}
+
+#[test]
+fn a_source_of_qos_0_waits_for_no_sink() {
+    let mut bench = Bench::new(vec![to_sink(ALL, &["${payload}"], true)], WhenFull::Hold);
+    for _ in 0..20 {
+        bench.shard.on_source_message(of_source(&"x".repeat(100), QoS::AtMostOnce));
+    }
+    bench.run();
+    let sent = bench.records().len() as u64;
+    assert_eq!((bench.shard.source_messages_accepted(), bench.shard.counters.dropped_sink_full), (20, 20 - sent));
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! Rules and their actions, planned: SQL and templates are parsed, names of sinks become numbers, and what an action says is held
 //! against what its sink takes.
 
+use super::constants::{self, Check, Constants, Fault};
 use super::draft::{Listed, Origin};
 use super::error::ConfigError;
 use super::rule_knobs::{ACTIONS, ActionDraft, ActionKind, ActionTable, Headers, RuleDraft};
 use super::sink_knobs::{FullPolicy, Sink};
-use super::sinks::{check_kafka_topic, find_doubles};
+use super::sinks::find_doubles;
+use crate::limits::Limits;
 use crate::nearest::nearest;
 use crate::record::ActionId;
 use crate::rules::{Action, Part, PlannedRule, RecordAction, Republish, Rule, Source, Template};
-use crate::sinks::options::{Acks, ActionOptions, Confirm, SinkKind, WhenFull};
-use crate::topic::check_name;
+use crate::sinks::options::{Acks, ActionOptions, BodyFormat, Confirm, SinkKind, WhenFull};
 
 /// What a record can name.
 const ACTIONS_MAX: usize = u16::MAX as usize;
@@ -27,9 +28,9 @@ pub struct Plan {
 type Sinks<'a> = &'a [Listed<Sink<SinkKind>>];
 
 /// Plans all rules. What has a fault is left out.
-pub fn plan(rules: &[Listed<RuleDraft>], sinks: Sinks<'_>, errors: &mut Vec<ConfigError>) -> Plan {
+pub fn plan(rules: &[Listed<RuleDraft>], sinks: Sinks<'_>, limits: &Limits, errors: &mut Vec<ConfigError>) -> Plan {
     find_doubles(rules, "name", "rule", |rule| Some(rule.name.clone()), errors);
-    let mut planner = Planner { sinks, plan: Plan::default(), errors, actions: 0 };
+    let mut planner = Planner { sinks, limits, plan: Plan::default(), errors, actions: 0 };
     for rule in rules {
         planner.rule(rule);
     }
@@ -48,6 +49,7 @@ pub fn when_full(policy: FullPolicy, sink: usize, actions: &[ActionOptions]) -> 
 
 struct Planner<'a> {
     sinks: Sinks<'a>,
+    limits: &'a Limits,
     plan: Plan,
     errors: &'a mut Vec<ConfigError>,
     /// Actions so far, those with faults included.
@@ -87,7 +89,7 @@ impl Planner<'_> {
         }
         let (kind, sink) = self.target(draft, origin)?;
         self.check_settings(kind, origin);
-        let mut texts = Texts { rule, origin, errors: self.errors, sound: true };
+        let mut texts = Texts { rule, limits: self.limits, origin, errors: self.errors, sound: true };
         let Some(number) = sink else {
             // The guard against rules that republish each other follows messages, which such an event begins anew.
             let of_messages = [Source::MessageDropped, Source::MessageDelivered];
@@ -101,15 +103,15 @@ impl Planner<'_> {
                 return None;
             }
             let action = Republish {
-                topic: texts.template("publish", &draft.publish, check_topic)?,
-                payload: texts.template("payload", &draft.payload, anything)?,
+                topic: texts.template("publish", &draft.publish, constants::mqtt_topic)?,
+                payload: texts.template("payload", &draft.payload, constants::anything)?,
                 qos: draft.qos,
                 retain: draft.retain,
                 properties: draft.user_properties,
             };
             return texts.sound.then_some(Action::Republish(action));
         };
-        let mut parts = texts.parts(kind, draft);
+        let mut parts = texts.parts(&self.sinks[usize::from(number)].value.options, draft);
         match kind {
             ActionKind::Kafka if draft.headers == Headers::UserProperties => parts.push(Part::Properties),
             ActionKind::Mongodb => parts.push(Part::Id),
@@ -202,49 +204,31 @@ impl Planner<'_> {
 /// The templates of one action.
 struct Texts<'a> {
     rule: &'a Rule,
+    limits: &'a Limits,
     origin: &'a Origin,
     errors: &'a mut Vec<ConfigError>,
     sound: bool,
 }
 
-/// Says what is wrong with a template that is the same text for every row.
-type Check = fn(&str) -> Result<(), String>;
-
-fn anything(_: &str) -> Result<(), String> {
-    Ok(())
-}
-
-fn check_topic(text: &str) -> Result<(), String> {
-    if text == "$SYS" || text.starts_with("$SYS/") {
-        return Err("topics below $SYS are the broker's own".into());
-    }
-    check_name(text, u16::MAX, u16::MAX).map_err(|error| error.to_string())
-}
-
-fn check_collection(text: &str) -> Result<(), String> {
-    if text.is_empty() || text.starts_with("system.") || text.contains(['$', '\0']) {
-        return Err(format!("{text:?} is no name of a collection"));
-    }
-    Ok(())
-}
-
 impl Texts<'_> {
     /// What a record of this kind consists of, in the order of [`SinkKind`]'s options.
-    fn parts(&mut self, kind: ActionKind, draft: &ActionDraft) -> Vec<Part> {
+    fn parts(&mut self, kind: &SinkKind, draft: &ActionDraft) -> Vec<Part> {
         let texts: &[(&'static str, &str, Check)] = match kind {
-            ActionKind::Kafka => &[
-                ("topic", &draft.topic, check_kafka_topic),
-                ("key", &draft.key, anything),
-                ("payload", &draft.payload, anything),
+            SinkKind::Kafka(_) => &[
+                ("topic", &draft.topic, constants::kafka_topic),
+                ("key", &draft.key, constants::anything),
+                ("payload", &draft.payload, constants::anything),
             ],
-            ActionKind::Mongodb => &[
-                ("collection", &draft.collection, check_collection),
-                ("document", &draft.document, anything),
-                ("filter", &draft.filter, anything),
+            SinkKind::Mongodb(_) => &[
+                ("collection", &draft.collection, constants::collection),
+                ("document", &draft.document, constants::document),
+                ("filter", &draft.filter, constants::filter),
             ],
-            ActionKind::Http => &[("path", &draft.path, anything), ("body", &draft.body, anything)],
-            ActionKind::File => &[("line", &draft.line, anything)],
-            ActionKind::Publish => &[],
+            SinkKind::Http(http) => {
+                let body = if http.body == BodyFormat::JsonArray { constants::json } else { constants::anything };
+                &[("path", &draft.path, constants::path as Check), ("body", &draft.body, body)]
+            }
+            SinkKind::File(_) => &[("line", &draft.line, constants::anything)],
         };
         texts.iter().filter_map(|(key, text, check)| self.template(key, text, *check).map(Part::Text)).collect()
     }
@@ -252,16 +236,18 @@ impl Texts<'_> {
     /// A template; `None` if it is none, which is then an error.
     fn template(&mut self, key: &'static str, text: &str, check: Check) -> Option<Template> {
         let template = Template::parse(text, self.rule);
-        let found = match &template {
-            Ok(template) => {
-                template.constant().filter(|_| self.origin.written(key).is_some()).map_or(Ok(()), check).map_err(|what| (1, what))
-            }
-            Err(error) => Err((error.column, error.what.replace(char::is_control, " "))),
+        let fault = match &template {
+            Ok(_) if self.origin.written(key).is_none() => None,
+            Ok(_) => check(&Constants::of(text), self.limits).err(),
+            Err(error) => Some(Fault {
+                at: error.column,
+                what: error.what.replace(char::is_control, " "),
+                fix: "names in ${} are columns of the rule or fields of the message; ${.} is the whole row",
+            }),
         };
-        if let Err((column, what)) = found {
-            let place = self.origin.spots.get(key).map_or_else(|| self.origin.at(key), |spot| spot.inside_at(column));
-            let fix = "names in ${} are columns of the rule or fields of the message; ${.} is the whole row".into();
-            self.errors.push(ConfigError { place, what: format!("{key}: {what}"), fix });
+        if let Some(Fault { at, what, fix }) = fault {
+            let place = self.origin.spots.get(key).map_or_else(|| self.origin.at(key), |spot| spot.inside_at(at));
+            self.errors.push(ConfigError { place, what: format!("{key}: {what}"), fix: fix.into() });
             self.sound = false;
         }
         template.ok()

@@ -8,6 +8,7 @@
 
 mod actions;
 mod clash;
+mod constants;
 mod draft;
 mod error;
 mod file;
@@ -308,8 +309,8 @@ pub fn resolve_text(file: Option<(&Path, &str)>, flags: &Flags) -> Result<Config
 fn assemble(mut draft: Draft, errors: &mut Vec<ConfigError>) -> Config {
     let sinks = sinks::take(&mut draft);
     sinks::check(&sinks, errors);
-    sinks::check_sources(&draft.sources, errors);
-    let plan = actions::plan(&draft.rules, &sinks, errors);
+    sinks::check_sources(&draft.sources, &draft.config.limits, errors);
+    let plan = actions::plan(&draft.rules, &sinks, &draft.config.limits, errors);
     let mut config = draft.config;
     config.listeners = draft.listeners.into_iter().map(|listener| listener.value).collect();
     config.sources = draft.sources.into_iter().map(|source| source.value).collect();

@@ -166,10 +166,16 @@ fn a_fault_in_a_template_is_reported_where_it_stands_in_the_file() {
     fails(&with_action("sink = \"lines\"\nline = \"a ${w}\"\n"), "c.toml:23:11", &["line: ", "unknown field `w`"]);
     fails(&with_action("sink = \"lines\"\nline = '''\na\n ${clientld}'''\n"), "c.toml:25:2", &["clientid"]);
     fails(&with_action("publish = \"a/${\"\n"), "c.toml:22:14", &["not closed"]);
-    fails(&with_action("publish = \"a/+\"\n"), "c.toml:22:12", &["wildcard"]);
+    fails(&with_action("publish = \"a/+\"\n"), "c.toml:22:14", &["wildcard"]);
     fails(&with_action("publish = \"$SYS/x\"\n"), "c.toml:22:12", &["broker's own"]);
-    fails(&with_action("sink = \"fleet\"\ntopic = \"a/b\"\n"), "c.toml:23:10", &["\"a/b\" is no Kafka topic"]);
+    fails(&with_action("sink = \"fleet\"\ntopic = \"a/b\"\n"), "c.toml:23:11", &["\"a/b\" is no Kafka topic"]);
     fails(&with_action("sink = \"docs\"\ncollection = \"system.x\"\n"), "c.toml:23:15", &["no name of a collection"]);
+    fails(&with_action("publish = \"$SYS/${v}\"\n"), "c.toml:22:12", &["broker's own"]);
+    fails(&with_action(&format!("publish = \"{}${{v}}\"\n", "a/".repeat(200))), "c.toml:22:12", &["levels"]);
+    fails(&with_action("sink = \"docs\"\ncollection = \"c\"\ndocument = '{x'\n"), "c.toml:24:13", &["no JSON", "such as {"]);
+    fails(&with_action("sink = \"docs\"\ncollection = \"c\"\nfilter = '{\"a\":'\n"), "c.toml:24:11", &["no JSON"]);
+    fails(&with_action("sink = \"web\"\nbody = 'not json'\n"), "c.toml:23:9", &["json_array"]);
+    fails(&with_action("sink = \"web\"\npath = '../x'\n"), "c.toml:23:9", &["leads out of the URL"]);
 }
 
 #[test]
@@ -240,13 +246,17 @@ fn settings_of_a_sink_that_cannot_stand_together_are_refused() {
     fails(&kafka("sasl_username = \"u\""), "c.toml:3:17", &["no meaning without sasl"]);
     fails(&kafka("tls_ca_path = \"u\""), "c.toml:3:15", &["no meaning without tls = true"]);
     fails(&kafka("tls = true\ntls_key_path = \"u\""), "c.toml:4:16", &["go together"]);
-    fails(&kafka("properties = \"a=b, c\""), "c.toml:3:14", &["\"c\" is no NAME=VALUE"]);
+    fails(&kafka("properties = \"c\""), "c.toml:3:15", &["\"c\" is not `name=value`"]);
+    fails(&kafka("properties = \"linger.ms=5, bogus.prop=1\""), "c.toml:3:28", &["bogus.prop=1", "librdkafka"]);
+    assert!(errors(&kafka("properties = \"debug=broker,msg\"")).is_empty());
     fails(&kafka("disk_bytes_max = \"2 MiB\""), "c.toml:3:18", &["disk_path is not"]);
-    fails(&kafka("batch_bytes_max = \"65 MiB\""), "c.toml:3:19", &["could never fill"]);
-    fails(&kafka("memory_bytes_max = \"512 KiB\""), "c.toml:3:20", &["could never fill"]);
+    fails(&kafka("batch_bytes_max = \"65 MiB\""), "c.toml:3:19", &["(\"65 MiB\")", "(\"64 MiB\", the default)"]);
+    fails(&kafka("memory_bytes_max = \"512 KiB\""), "c.toml:3:20", &["(\"1 MiB\", the default)", "(\"512 KiB\")"]);
     let two = "[[file]]\nname = \"a\"\ndisk_path = \"d/x\"\npath = \"-\"\n[[file]]\nname = \"b\"\npath = \"-\"\ndisk_path = \"./d/y/../x/\"\n";
     fails(two, "c.toml:8:13", &["the disk_path of another disk buffer too (c.toml:3:13)"]);
     fails("[[file]]\nname = \"a\"\npath = \"f\"\n[[file]]\nname = \"b\"\npath = \"f\"\n", "c.toml:6:8", &["another file"]);
+    let letters = "[[file]]\nname = \"a\"\npath = \"f\"\ndead_letter_path = \"./f\"\n";
+    fails(letters, "c.toml:4:20", &["a file that records go to (c.toml:3:8)"]);
 }
 
 #[test]
@@ -292,7 +302,10 @@ fn sources_are_read_with_their_connection_beside_them() {
     let source = |text: &str| format!("[[kafka_source]]\nname = \"s\"\ntopics = \"t\"\n{text}\n");
     fails(&source("mqtt_topic = \"c/${kye}\""), "c.toml:4:17", &["no \"kye\"", "${key}"]);
     fails(&source("mqtt_topic = \"c/${key\""), "c.toml:4:17", &["not closed"]);
-    fails(&source("mqtt_topic = \"c/#\""), "c.toml:4:14", &["wildcard"]);
+    fails(&source("mqtt_topic = \"c/#\""), "c.toml:4:17", &["wildcard"]);
+    fails(&source("mqtt_topic = \"c/#/${key}\""), "c.toml:4:17", &["wildcard"]);
+    fails(&source("mqtt_topic = \"$SYS/broker/${key}\""), "c.toml:4:15", &["begin with $"]);
+    fails(&source(&format!("mqtt_topic = \"{}${{key}}\"", "a/".repeat(200))), "c.toml:4:15", &["levels"]);
     fails(&source("group = \"\""), "c.toml:4:9", &["group is empty"]);
     fails(&source("acks = \"all\""), "c.toml:4:1", &["acks belongs under [[kafka]]"]);
     fails("[[kafka_source]]\nname = \"s\"\ntopics = \"a,,b\"\n", "c.toml:3:10", &["\"\" is no Kafka topic"]);

@@ -1,14 +1,17 @@
 //! Sinks and sources as the broker takes them, and what can be wrong with one of them or with two.
 
+use super::constants::{Constants, Fault, source_topic};
 use super::draft::{Draft, Listed, Origin};
 use super::error::{ConfigError, Place};
-use super::setting::Choice;
+use super::setting::{Choice, Setting};
 use super::sink_knobs::Sink;
+use super::table::bytes;
+use crate::limits::Limits;
 use crate::nearest::nearest;
 use crate::sinks::http::{parse_header, parse_url};
+use crate::sinks::kafka_config::{check_properties, check_topic};
 use crate::sinks::mongodb::check_uri;
 use crate::sinks::options::{Acks, BufferOptions, HttpOptions, KafkaOptions, MongodbOptions, Sasl, SinkKind, SourceOptions};
-use crate::topic::check_name;
 use std::path::{Component, Path, PathBuf};
 
 /// A record knows its sink by a byte.
@@ -53,6 +56,15 @@ pub fn check(sinks: &[Listed<Sink<SinkKind>>], errors: &mut Vec<ConfigError>) {
         errors,
     );
     for Listed { value: sink, origin } in sinks {
+        let letters = resolved(&sink.buffer.dead_letter_path);
+        let is_there = |other: &&Listed<Sink<SinkKind>>| matches!(&other.value.options, SinkKind::File(file) if resolved(&file.path) == letters);
+        if let Some(file) = sinks.iter().find(is_there).filter(|_| letters.is_some()) {
+            errors.push(ConfigError {
+                place: origin.at("dead_letter_path"),
+                what: format!("this is the path of a file that records go to ({})", file.origin.at("path")),
+                fix: "give dead letters a file of their own".into(),
+            });
+        }
         let mut faults = Faults { origin, errors };
         check_buffer(sink, &mut faults);
         match &sink.options {
@@ -65,14 +77,14 @@ pub fn check(sinks: &[Listed<Sink<SinkKind>>], errors: &mut Vec<ConfigError>) {
 }
 
 /// Faults of sources.
-pub fn check_sources(sources: &[Listed<SourceOptions>], errors: &mut Vec<ConfigError>) {
+pub fn check_sources(sources: &[Listed<SourceOptions>], limits: &Limits, errors: &mut Vec<ConfigError>) {
     find_doubles(sources, "name", "source", |source| Some(source.name.clone()), errors);
     for Listed { value: source, origin } in sources {
         let mut faults = Faults { origin, errors };
         check_kafka(&source.kafka, &mut faults);
         for topic in source.topics.split(',').map(str::trim) {
             if origin.written("topics").is_some()
-                && let Err(what) = check_kafka_topic(topic)
+                && let Err(what) = check_topic(topic)
             {
                 faults.push("topics", what, "write names of Kafka topics, separated by commas");
             }
@@ -80,7 +92,7 @@ pub fn check_sources(sources: &[Listed<SourceOptions>], errors: &mut Vec<ConfigE
         if source.group.is_empty() {
             faults.push("group", "group is empty".into(), "name a consumer group");
         }
-        check_mqtt_topic(source, &mut faults);
+        check_mqtt_topic(source, limits, &mut faults);
     }
 }
 
@@ -93,6 +105,11 @@ struct Faults<'a> {
 impl Faults<'_> {
     fn push(&mut self, key: &str, what: String, fix: &str) {
         self.push_at(self.origin.at(key), what, fix);
+    }
+
+    /// The place of a character (from 1) in the text of a setting.
+    fn inside(&self, key: &str, at: usize) -> Place {
+        self.origin.spots.get(key).map_or_else(|| self.origin.at(key), |spot| spot.inside_at(at))
     }
 
     fn push_at(&mut self, place: Place, what: String, fix: &str) {
@@ -142,9 +159,16 @@ fn check_buffer(sink: &Sink<SinkKind>, faults: &mut Faults<'_>) {
         faults.push("disk_bytes_max", "disk_bytes_max is written and disk_path is not".into(), "name a directory with disk_path");
     }
     if buffer.batch_bytes_max > buffer.memory_bytes_max {
-        let key = if faults.origin.written("batch_bytes_max").is_some() { "batch_bytes_max" } else { "memory_bytes_max" };
-        let what = "batch_bytes_max is more than memory_bytes_max: a batch could never fill";
-        faults.push(key, what.into(), "raise memory_bytes_max or lower batch_bytes_max");
+        let is_written = |key: &str| faults.origin.written(key).is_some();
+        let shown = |key: &str, value: u64| {
+            let value = value.to_toml(bytes(0, u64::MAX)).unwrap_or_default();
+            format!("{key} ({value}{})", if is_written(key) { "" } else { ", the default" })
+        };
+        let (batch, memory) =
+            (shown("batch_bytes_max", buffer.batch_bytes_max), shown("memory_bytes_max", buffer.memory_bytes_max));
+        let key = if is_written("batch_bytes_max") { "batch_bytes_max" } else { "memory_bytes_max" };
+        let what = format!("{batch} is more than {memory}: a batch could never fill");
+        faults.push(key, what, "write a memory_bytes_max that is larger, or a batch_bytes_max that is smaller");
     }
 }
 
@@ -187,29 +211,19 @@ fn check_kafka(options: &KafkaOptions, faults: &mut Faults<'_>) {
         let key = if options.tls_key_path.is_empty() { "tls_certificate_path" } else { "tls_key_path" };
         faults.push(key, "a certificate and its key go together".into(), "write tls_certificate_path and tls_key_path");
     }
-    for property in options.properties.split([',', '\n']).map(str::trim).filter(|property| !property.is_empty()) {
-        if property.split_once('=').is_none_or(|(name, _)| name.trim().is_empty()) {
-            faults.push("properties", format!("{property:?} is no NAME=VALUE"), "write such as \"queue.buffering.max.ms=20\"");
-        }
+    for (at, what) in check_properties(&options.properties) {
+        let place = faults.inside("properties", at);
+        faults.push_at(place, what, "write such as \"queue.buffering.max.ms=20\"; the names are librdkafka's");
     }
 }
 
-/// What Kafka takes for a topic.
-pub fn check_kafka_topic(topic: &str) -> Result<(), String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if topic.is_empty() || topic.len() > 249 || matches!(topic, "." | "..") || !topic.chars().all(fits) {
-        return Err(format!("{topic:?} is no Kafka topic, which is 1 to 249 letters, digits, \".\", \"_\" and \"-\""));
-    }
-    Ok(())
-}
-
-fn check_mqtt_topic(source: &SourceOptions, faults: &mut Faults<'_>) {
+fn check_mqtt_topic(source: &SourceOptions, limits: &Limits, faults: &mut Faults<'_>) {
     const NAMES: [&str; 5] = ["topic", "key", "partition", "offset", "headers.NAME"];
     let text = &source.mqtt_topic;
     let mut rest = text.as_str();
     while let Some((before, behind)) = rest.split_once("${") {
         let at = text[..text.len() - rest.len() + before.len()].chars().count() + 1;
-        let place = faults.origin.spots.get("mqtt_topic").map_or(faults.origin.at("mqtt_topic"), |spot| spot.inside_at(at));
+        let place = faults.inside("mqtt_topic", at);
         let Some((name, after)) = behind.split_once('}') else {
             return faults.push_at(place, "`${` is not closed".into(), "write `}` behind the name");
         };
@@ -223,10 +237,9 @@ fn check_mqtt_topic(source: &SourceOptions, faults: &mut Faults<'_>) {
         }
         rest = after;
     }
-    if !text.contains("${")
-        && let Err(error) = check_name(text, u16::MAX, u16::MAX)
-    {
-        faults.push("mqtt_topic", error.to_string(), "write a topic that clients can subscribe to");
+    if let Err(Fault { at, what, fix }) = source_topic(&Constants::of(text), limits) {
+        let place = faults.inside("mqtt_topic", at);
+        faults.push_at(place, what, fix);
     }
 }
 
@@ -256,7 +269,7 @@ fn check_http(options: &HttpOptions, faults: &mut Faults<'_>) {
         if !line.trim().is_empty()
             && let Err(what) = parse_header(line)
         {
-            let place = faults.origin.spots.get("headers").map_or(faults.origin.at("headers"), |spot| spot.inside_at(at));
+            let place = faults.inside("headers", at);
             faults.push_at(place, what, "write lines such as \"Authorization: Bearer x\"");
         }
     }

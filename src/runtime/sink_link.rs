@@ -1,8 +1,8 @@
 //! The rings between the shards and the sink core: records one way, answers and messages the other, one pair per shard.
 //!
 //! The way to the sink core is bounded in records, and whoever pushes was admitted, so a push always finds a slot. The way back needs
-//! no waiting: a shard has at most [`TICKETED_MAX`] records whose outcome it wants to hear, and the sink core gives a shard at most
-//! [`INBOUND_MAX`] messages that the shard has not accepted.
+//! no waiting: what finds no slot there waits in order in the sink core, which is no more than the records whose outcome the shard wants
+//! to hear, and at most [`INBOUND_MAX`] messages that it has not accepted.
 
 use super::doorbell::Doorbell;
 use super::mesh::Padded;
@@ -10,12 +10,16 @@ use crate::ids::TicketId;
 use crate::message::Message;
 use crate::record::{Outcome, Record};
 use rtrb::{Consumer, Producer, RingBuffer};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use std::time::Duration;
 
-pub use crate::shard::sinks::{INBOUND_MAX, RECORDS_MAX, TICKETED_MAX};
+pub use crate::shard::sinks::{INBOUND_MAX, RECORDS_MAX};
+
+/// Replies on the ring to a shard, at most.
+const REPLIES_MAX: usize = 16_384;
 
 /// What the sink core says to a shard.
 pub enum Reply {
@@ -56,6 +60,8 @@ pub struct SinkEnd {
 struct FromShard {
     records: Consumer<Record>,
     replies: Producer<Reply>,
+    /// Those that the ring has no slot for, behind those that are on it.
+    backlog: VecDeque<Reply>,
     link: Arc<Link>,
     taken: u64,
     sent: u64,
@@ -69,11 +75,12 @@ pub fn connect(bells: &Arc<[Doorbell]>) -> io::Result<(Vec<ShardEnd>, SinkEnd)> 
     let (mut ends, mut shards) = (Vec::new(), Vec::new());
     for _ in 0..bells.len() {
         let (records, from_shard) = RingBuffer::new(RECORDS_MAX as usize);
-        let (to_shard, replies) = RingBuffer::new(TICKETED_MAX as usize + INBOUND_MAX as usize);
+        let (to_shard, replies) = RingBuffer::new(REPLIES_MAX);
         let link = Arc::new(Link::default());
         let sink_bell = Arc::clone(&bell);
         ends.push(ShardEnd { records, replies, link: Arc::clone(&link), sink_bell, pushed: 0, seen_taken: 0 });
-        shards.push(FromShard { records: from_shard, replies: to_shard, link, taken: 0, sent: 0, unrung: false });
+        let backlog = VecDeque::new();
+        shards.push(FromShard { records: from_shard, replies: to_shard, backlog, link, taken: 0, sent: 0, unrung: false });
     }
     Ok((ends, SinkEnd { shards, bell, bells: Arc::clone(bells) }))
 }
@@ -173,14 +180,20 @@ impl SinkEnd {
 
     fn push(&mut self, shard: usize, reply: Reply) {
         let shard = &mut self.shards[shard];
-        shard.unrung = true;
-        assert!(shard.replies.push(reply).is_ok(), "more answers than tickets");
+        shard.backlog.push_back(reply);
+        shard.send_backlog();
+    }
+
+    /// Whether there are replies for which a ring had no slot. No bell rings when it has: look again soon.
+    pub fn has_backlog(&self) -> bool {
+        self.shards.iter().any(|shard| !shard.backlog.is_empty())
     }
 
     /// Publishes what was taken, and wakes the shards that have replies or wait for room. Call it after taking, answering, and after
     /// gates were left.
     pub fn settle(&mut self) {
         for (shard, bell) in self.shards.iter_mut().zip(self.bells.iter()) {
+            shard.send_backlog();
             shard.link.taken.0.store(shard.taken, Release);
             // The shard's side of this is in `await_room` and `Doorbell::announce_sleep`.
             fence(SeqCst);
@@ -189,6 +202,17 @@ impl SinkEnd {
             if std::mem::take(&mut shard.unrung) || waits {
                 bell.ring();
             }
+        }
+    }
+}
+
+impl FromShard {
+    /// Puts on the ring what it has slots for.
+    fn send_backlog(&mut self) {
+        while !self.replies.is_full()
+            && let Some(reply) = self.backlog.pop_front()
+        {
+            self.unrung |= self.replies.push(reply).is_ok();
         }
     }
 }
@@ -202,4 +226,28 @@ pub trait SinkCore: Send + Sync {
     fn stop(&self);
     /// The status of every sink, action and source as `$SYS/broker/` topics (below `sinks/`, `actions/`, `sources/`) and values.
     fn status(&self) -> Vec<(String, String)>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_the_ring_has_no_slot_for_wait_and_keep_their_order() {
+        let bells: Arc<[Doorbell]> = [Doorbell::new().unwrap()].into();
+        let (mut ends, mut end) = connect(&bells).unwrap();
+        let count = 2 * REPLIES_MAX as u32 + 1;
+        for slot in 0..count {
+            end.answer(0, TicketId { slot, generation: 0 }, Outcome::Accepted);
+        }
+        assert!(end.has_backlog());
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            end.settle();
+            while let Some(Reply::Answer { ticket, .. }) = ends[0].reply() {
+                seen.push(ticket.slot);
+            }
+        }
+        assert!(seen.into_iter().eq(0..count) && !end.has_backlog());
+    }
 }

@@ -25,7 +25,7 @@ use super::event_log::EventLog;
 use super::listener::Listener;
 use super::mesh::{Mesh, RingProgress};
 use super::ring::{Plane, RECEIVES_MAX, Ready, SENDS_MAX, system};
-use super::sink_link::{Reply, ShardEnd, SinkCore};
+use super::sink_link::{RECORDS_MAX, Reply, ShardEnd, SinkCore};
 use super::sockets::{PAUSED, READY, Sockets, Token};
 use super::turn_times::TurnCounts;
 use crate::ids::{ConnectionId, CoreId};
@@ -47,8 +47,8 @@ const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 const SHUTDOWN_INTERVAL: Duration = Duration::from_millis(10);
 /// A turn is meant to take no longer.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// What the sink core says, taken in one turn.
-const REPLIES_MAX: usize = 4096;
+/// What the sink core says, taken in one turn: as much as a turn may ask of it, so that it does not pile up there.
+const REPLIES_MAX: usize = RECORDS_MAX as usize;
 /// Performing effects may cause some; after so many rounds in one turn the rest waits for the next.
 const EFFECT_ROUNDS_MAX: usize = 8;
 

@@ -28,6 +28,9 @@ pub struct Acknowledgement {
 }
 
 impl Owed {
+    /// What an entry takes.
+    pub const ENTRY_BYTES: usize = size_of::<Entry>();
+
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -146,7 +146,7 @@ counters! {
     parked_acknowledgements,
     /// Records that rules sent to sinks.
     records_sent,
-    /// Records dropped: the sink's buffer was full, and their message was of QoS 0 or nobody's, or they were of an event.
+    /// Records dropped: the sink's buffer was full, and their message was of QoS 0, a will or a rule's, or they were of an event.
     dropped_sink_full,
     /// Messages that rules published.
     messages_republished,
@@ -156,6 +156,8 @@ counters! {
     dropped_republish_full,
     /// Messages that came from sources such as Kafka.
     source_messages,
+    /// Times messages of sources were held to wait for room before a sink.
+    source_messages_held,
     /// Times a connection was parked to wait for a decision.
     parked_decision,
     /// Packets left to the next turn because this one had done its share.

@@ -395,6 +395,8 @@ impl Shard {
         // What a timer ends costs some four deliveries, and a socket to close.
         self.fire_timers(now, (budget / 4).max(1));
         self.confirm_subscriptions(now);
+        // Before those who wait for the same room: how many there may be at once is bounded.
+        self.publish_source_messages(now, budget);
         self.wake_waiting_for_sinks();
         self.resume_parked(now, budget);
         self.publish_pending(now, budget);
@@ -417,6 +419,7 @@ impl Shard {
         self.wheel.next_deadline() <= now
             || self.parking.has_ready()
             || self.sinks_may_go_on()
+            || self.source_messages_may_go_on()
             || !self.fanouts.is_empty()
             || self.pending_may_go_on()
             || self.ending_may_go_on()

@@ -34,8 +34,6 @@ pub(super) enum Pending {
         /// How many rules have republished what led to it.
         depth: u8,
     },
-    /// A message that the sink core brought.
-    Source(Message),
     /// A message of a shared group that is given to another member.
     Redispatch { message: Message, filter: Arc<str> },
 }
@@ -47,7 +45,7 @@ pub(super) struct Publisher<'a> {
     /// Whom rules take for the publisher, if not the session's client.
     pub client_id: Option<&'a str>,
     pub depth: u8,
-    /// It is a client that waits for the message to be acknowledged.
+    /// It is a client, or a source, that waits for the message to be acknowledged.
     pub waits: bool,
 }
 
@@ -406,8 +404,13 @@ impl Shard {
     }
 
     pub(super) fn pending_may_go_on(&self) -> bool {
-        // What waits for room goes on with the next progress of the ring, which wakes the shard.
-        !self.pending.is_empty() && self.may_push_to_all(Cargo::Message, 1, 0).is_ok() && self.room_for_fanouts(Source::Here) > 0
+        !self.pending.is_empty() && self.broker_may_publish()
+    }
+
+    /// Whether there is room for a message that is no client's. What waits for room goes on with the next progress of the ring, which
+    /// wakes the shard.
+    pub(super) fn broker_may_publish(&self) -> bool {
+        self.may_push_to_all(Cargo::Message, 1, 0).is_ok() && self.room_for_fanouts(Source::Here) > 0
     }
 
     pub(super) fn publish_pending(&mut self, now: Time, budget: usize) {
@@ -418,13 +421,6 @@ impl Shard {
                     let publisher =
                         Publisher { session: *publisher, client_id: client_id.as_deref(), depth: *depth, waits: false };
                     self.publish(message.as_ref(), Some(message.clone()), publisher, now).is_err()
-                }
-                Pending::Source(message) => {
-                    let published = self.publish(message.as_ref(), Some(message.clone()), Publisher::default(), now).is_ok();
-                    if published {
-                        self.accept_source_message();
-                    }
-                    !published
                 }
                 Pending::Redispatch { message, filter } => !self.redispatch_to_group(message, filter, now),
             };

@@ -321,7 +321,7 @@ impl Shard {
         }
         let waits_for = made.records.iter().filter(|made| made.ticketed).count() as u32;
         let waits = publisher.waits && !Fault::AcknowledgeBeforeSink.is_planted();
-        let ticket = (waits && waits_for > 0).then(|| self.sinks.tickets.issue(waits_for));
+        let ticket = (waits && waits_for > 0).then(|| self.issue_ticket(waits_for));
         for MadeRecord { rule, sink, ticketed, mut record } in made.records.drain(..) {
             counts[rule as usize].actions += 1;
             record.ticket = ticket.filter(|_| ticketed);

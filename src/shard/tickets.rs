@@ -1,9 +1,10 @@
 //! Tickets: what an acknowledgement waits for. One is issued for a message of which several records may be made, and settled by the
-//! last answer. A QoS 1 ticket belongs to the connection, a QoS 2 ticket to the session, which outlives it.
+//! last answer. A QoS 1 ticket belongs to the connection, a QoS 2 ticket to the session, which outlives it; or it is a source's.
 
 use crate::ids::{ConnectionId, SessionId, TicketId};
 use crate::record::Outcome;
 use crate::segments::SegmentedSlab;
+use crate::session::owed::Owed;
 
 #[derive(Default)]
 pub(super) struct Tickets {
@@ -19,7 +20,11 @@ pub(super) enum Owner {
     Connection(ConnectionId),
     /// With the session's incarnation.
     Session(SessionId, u32),
+    Source,
 }
+
+/// What a ticket and the acknowledgement that waits for it are charged.
+pub(super) const TICKET_BYTES: i64 = (size_of::<Ticket>() + Owed::ENTRY_BYTES) as i64;
 
 struct Ticket {
     generation: u32,

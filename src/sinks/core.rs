@@ -28,6 +28,7 @@ use crate::topic::Hasher;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -272,6 +273,7 @@ impl Core {
         let mut sinks = Vec::new();
         for (index, sink) in options.sinks.iter().enumerate() {
             let failed = |what: String| io::Error::new(io::ErrorKind::InvalidInput, format!("sink {}: {what}", sink.name));
+            check_dead_letters(&sink.buffer.dead_letter_path).map_err(failed)?;
             let buffer = Buffer::open(&sink.buffer, sink.kind.name()).map_err(|error| failed(error.to_string()))?;
             let feed = feed(index, sink, targets(index), &status.sinks[index], &events, now).await.map_err(failed)?;
             let status = Arc::clone(&status.sinks[index]);
@@ -345,7 +347,7 @@ impl Core {
         self.status.count(&mut self.ended);
         self.end.settle();
         self.answer_flush(now);
-        match (again, taken) {
+        match (again, taken || self.end.has_backlog()) {
             (true, _) => Next::Again,
             (false, true) => Next::Nap,
             (false, false) => Next::Sleep,
@@ -380,7 +382,7 @@ impl Core {
 
     fn answer_flush(&mut self, now: Instant) {
         let Some(flush) = &self.flush else { return };
-        let is_done = !self.end.has_records() && self.sinks.iter().all(Sink::is_empty);
+        let is_done = !self.end.has_records() && !self.end.has_backlog() && self.sinks.iter().all(Sink::is_empty);
         if is_done || now >= flush.until {
             flush.answer.send(is_done).ok();
             if !is_done {
@@ -428,6 +430,16 @@ impl Core {
             Some(until) => drop(tokio::time::timeout_at(until.into(), something).await),
             None => something.await,
         }
+    }
+}
+
+/// Whether a dead letter could be written one day.
+fn check_dead_letters(path: &str) -> Result<(), String> {
+    match Path::new(path).parent() {
+        Some(directory) if !directory.as_os_str().is_empty() && !directory.is_dir() => {
+            Err(format!("dead_letter_path {path:?}: there is no such directory; make it, or name another file"))
+        }
+        _ => Ok(()),
     }
 }
 

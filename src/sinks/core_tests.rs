@@ -340,6 +340,15 @@ fn a_sink_that_cannot_be_opened_is_named() {
 }
 
 #[test]
+fn a_sink_whose_dead_letters_could_never_be_written_is_an_error_at_the_start() {
+    let directory = Directory::new();
+    let mut sink = on_disk(&directory);
+    sink.buffer.dead_letter_path = directory.path("none/letters").display().to_string();
+    let error = World::try_start(1, vec![sink], &[], |_| None).err().unwrap().to_string();
+    assert!(error.starts_with("sink events: dead_letter_path ") && error.contains("no such directory"), "{error}");
+}
+
+#[test]
 fn gates_of_all_sinks_come_back_to_zero_whatever_becomes_of_records() {
     let directory = Directory::new();
     let fake = Fake { batches_max: 3, records_max: 11, ..Fake::default() };

@@ -64,6 +64,19 @@ pub fn parse_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
+/// Whether a path may be appended to a URL. Tabs and line breaks are taken out of URLs, so that it would be another path.
+pub fn check_path(path: &str) -> Result<(), String> {
+    if path.contains(['\t', '\n', '\r']) {
+        return Err(format!("the path {path:?} has a tab or a line break in it"));
+    }
+    let levels = path.split_once('?').map_or(path, |(levels, _)| levels);
+    let is_step = |level: &str| matches!(level.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
+    if levels.split(['/', '\\']).any(is_step) {
+        return Err(format!("the path {levels:?} leads out of the URL"));
+    }
+    Ok(())
+}
+
 /// The crate for HTTP takes its cryptography from the process.
 fn install_cryptography() {
     static ONCE: Once = Once::new();
@@ -113,11 +126,8 @@ impl Http {
         if path.is_empty() {
             return Ok(url);
         }
+        check_path(path)?;
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-        let is_step = |level: &str| matches!(level.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
-        if path.split(['/', '\\']).any(is_step) {
-            return Err(format!("the path {path:?} leads out of the URL"));
-        }
         if !path.is_empty() {
             let whole = format!("{}/{}", url.path().trim_end_matches('/'), path.trim_start_matches('/'));
             url.set_path(&whole);
@@ -320,7 +330,7 @@ fn settle(verdicts: &mut [Verdict], members: &[usize], verdict: &Verdict) {
     }
 }
 
-fn is_json(bytes: &[u8]) -> bool {
+pub fn is_json(bytes: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }
 

@@ -214,16 +214,18 @@ fn a_record_that_cannot_be_sent_is_refused_alone() {
         record(0, &[b"../admin", b"1"]),
         record(0, &[b"/x/%2e%2E/y", b"1"]),
         record(0, &[b"\xff", b"1"]),
+        record(0, &[b"a\r\nHost: x", b"1"]),
         record(0, &[b"", b"5"]),
     ];
     let report = deliver(&Http::new(&server.options()).unwrap(), &batch);
-    let reasons: Vec<&str> = report.verdicts[..4]
+    let reasons: Vec<&str> = report.verdicts[..5]
         .iter()
         .map(|verdict| if let Verdict::Refused(reason) = verdict { reason.as_str() } else { panic!("{verdict:?}") })
         .collect();
     assert_eq!(reasons[0], "the body is not JSON");
     assert!(reasons[1].contains("leads out of the URL") && reasons[2].contains("leads out of the URL"), "{reasons:?}");
-    assert_eq!((reasons[3], &report.verdicts[4]), ("the path is not UTF-8", &Verdict::Delivered));
+    assert!(reasons[4].contains("has a tab or a line break"), "{reasons:?}");
+    assert_eq!((reasons[3], &report.verdicts[5]), ("the path is not UTF-8", &Verdict::Delivered));
     assert_eq!(server.requests().len(), 1);
 }
 

@@ -28,7 +28,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 use serde::Deserialize;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -48,6 +48,10 @@ const SENDS_MAX: usize = 4_096;
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Groups that grew to this size again are no longer watched.
 const GROUP_MAX: usize = 4_096;
+
+/// Topics that a producer is given, at most: librdkafka keeps some 20 KB for each as long as it lives, and clients may choose the names. For
+/// one more it is made anew, once nothing is in flight.
+const TOPICS_MAX: usize = if cfg!(test) { 16 } else { 4_096 };
 
 /// Parts of a record, by number.
 const TOPIC: usize = 0;
@@ -70,6 +74,8 @@ pub struct Kafka {
     window: Window,
     status: Arc<SinkStatus>,
     producer: Option<BaseProducer<Context>>,
+    /// That it has been given.
+    topics: HashSet<Box<str>>,
     /// Nothing is sent before.
     resume_at: Option<Instant>,
     /// Records are sent in groups of this size, each after the end of the last.
@@ -92,6 +98,7 @@ impl Kafka {
             window: Window::of(buffer),
             status,
             producer: Some(producer),
+            topics: HashSet::new(),
             resume_at: None,
             group: None,
             group_sent: 0,
@@ -182,7 +189,10 @@ impl Kafka {
                 return false;
             }
             match producer(&self.config, &self.status) {
-                Ok(producer) => self.producer = Some(producer),
+                Ok(producer) => {
+                    self.producer = Some(producer);
+                    self.topics.clear();
+                }
                 Err(error) => {
                     self.status.connection.fail(&error);
                     self.resume_at = Some(now + AGAIN_AFTER);
@@ -211,13 +221,32 @@ impl Kafka {
                 again = !is_full && self.group.is_none();
                 break;
             }
-            match send(producer, entry.number, &entry.record) {
+            let topic = match topic(&entry.record) {
+                Ok(topic) => topic,
+                // The caller ends it before there is another front.
+                Err(reason) => {
+                    out.push(Report::FrontRefused(reason));
+                    again = true;
+                    break;
+                }
+            };
+            if !self.topics.contains(topic) {
+                if self.topics.len() == TOPICS_MAX {
+                    if buffer.in_flight() == 0 {
+                        self.status.renewed.add(1);
+                        self.discard();
+                        again = true;
+                    }
+                    break;
+                }
+                self.topics.insert(topic.into());
+            }
+            match send(producer, topic, entry.number, &entry.record) {
                 Sent::InFlight => {
                     buffer.send();
                     sent += 1;
                 }
                 Sent::Full => break,
-                // The caller ends it before there is another front.
                 Sent::Refused(reason) => {
                     out.push(Report::FrontRefused(reason));
                     again = true;
@@ -304,11 +333,16 @@ enum Sent {
     Failed(RDKafkaErrorCode),
 }
 
-fn send(producer: &BaseProducer<Context>, number: u64, record: &Record) -> Sent {
-    let Ok(topic) = str::from_utf8(record.part(TOPIC)) else { return Sent::Refused("its topic is not UTF-8".to_owned()) };
+/// The topic of a record, if Kafka can have such a one: librdkafka would ask for it, and remember that it is not there.
+fn topic(record: &Record) -> Result<&str, String> {
+    let topic = str::from_utf8(record.part(TOPIC)).map_err(|_| "its topic is not UTF-8".to_owned())?;
     if topic.is_empty() {
-        return Sent::Refused("it has no topic".to_owned());
+        return Err("it has no topic".to_owned());
     }
+    kafka_config::check_topic(topic).map(|()| topic)
+}
+
+fn send(producer: &BaseProducer<Context>, topic: &str, number: u64, record: &Record) -> Sent {
     let mut message = BaseRecord::with_opaque_to(topic, number as usize)
         .payload(record.part(PAYLOAD))
         .timestamp((record.published_at_us / 1_000) as i64);

@@ -145,29 +145,67 @@ fn common(kafka: &KafkaOptions) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-/// Sets what the user wrote: `name=value` separated by commas or new lines. What follows a comma and is no `name=value` belongs to the
-/// value before it, because values may have commas.
+/// Sets what the user wrote.
 fn properties(config: &mut ClientConfig, text: &str) -> Result<(), String> {
-    for line in text.lines() {
-        let mut last: Option<(&str, String)> = None;
+    for property in parse_properties(text) {
+        let Property { name, value, .. } = property.map_err(|(_, what)| what)?;
+        config.set(name, value);
+    }
+    Ok(())
+}
+
+struct Property {
+    /// The character of the text, from 1, at which its name begins.
+    at: usize,
+    name: String,
+    value: String,
+}
+
+/// Reads `name=value` separated by commas or new lines. What follows a comma and is no `name=value` belongs to the value before it,
+/// because values may have commas. What is neither comes with the character at which it begins.
+fn parse_properties(text: &str) -> Vec<Result<Property, (usize, String)>> {
+    let mut properties: Vec<Result<Property, _>> = Vec::new();
+    let mut next = 1;
+    for line in text.split('\n') {
+        let of_line = properties.len();
         for piece in line.split(',') {
-            match (piece.split_once('='), &mut last) {
+            let at = next + piece.chars().take_while(|c| c.is_whitespace()).count();
+            next += piece.chars().count() + 1;
+            let words = piece.trim();
+            match (words.split_once('='), properties[of_line..].last_mut()) {
                 (Some((name, value)), _) => {
-                    if let Some((name, value)) = last.replace((name.trim(), value.trim().to_owned())) {
-                        config.set(name, value);
-                    }
+                    properties.push(Ok(Property { at, name: name.trim_end().to_owned(), value: value.trim_start().to_owned() }));
                 }
-                (None, Some((_, value))) => {
-                    value.push(',');
-                    value.push_str(piece.trim());
+                (None, Some(Ok(last))) => {
+                    last.value.push(',');
+                    last.value.push_str(words);
                 }
-                (None, None) if piece.trim().is_empty() => {}
-                (None, None) => return Err(format!("property {:?} is not `name=value`", piece.trim())),
+                (None, _) if words.is_empty() => {}
+                (None, _) => properties.push(Err((at, format!("property {words:?} is not `name=value`")))),
             }
         }
-        if let Some((name, value)) = last {
-            config.set(name, value);
-        }
+    }
+    properties
+}
+
+/// What is wrong with properties as far as each is wrong by itself, with the character (from 1) at which it begins.
+pub fn check_properties(text: &str) -> Vec<(usize, String)> {
+    let check = |property: Result<Property, _>| {
+        let Property { at, name, value } = property?;
+        let native = ClientConfig::new().set(name, value).create_native_config();
+        native.map(drop).map_err(|error| (at, self::error(&error)))
+    };
+    parse_properties(text).into_iter().filter_map(|property| check(property).err()).collect()
+}
+
+pub fn may_be_in_topic(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+/// What Kafka takes for a topic.
+pub fn check_topic(topic: &str) -> Result<(), String> {
+    if topic.is_empty() || topic.len() > 249 || matches!(topic, "." | "..") || !topic.chars().all(may_be_in_topic) {
+        return Err(format!("{topic:?} is no Kafka topic, which is 1 to 249 letters, digits, \".\", \"_\" and \"-\""));
     }
     Ok(())
 }
@@ -196,6 +234,7 @@ mod tests {
         assert_eq!([of("compression.type"), of("partitioner")], ["lz4", "murmur2_random"]);
         assert_eq!(of("security.protocol"), "plaintext");
         assert_eq!(config.get("max.in.flight.requests.per.connection"), None);
+        assert_eq!(check_properties("linger.ms=7, debug=broker,msg\nclient.id = fleet ,"), []);
     }
 
     #[test]
@@ -230,6 +269,10 @@ mod tests {
         assert!(unknown.starts_with("property no.such=1: "), "{unknown}");
         let invalid = creation(&of("linger.ms=often").unwrap()).unwrap_err();
         assert!(invalid.starts_with("property linger.ms=often: "), "{invalid}");
+        let all = check_properties("linger.ms=7,\n é, no.such=1");
+        let [(first, neither), (second, unknown)] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((*first, &**neither, *second), (15, "property \"é\" is not `name=value`", 18));
+        assert!(unknown.starts_with("property no.such=1: "), "{unknown}");
         let clash = creation(&of("acks=1").unwrap()).unwrap_err();
         assert!(clash.contains("acks"), "{clash}");
     }

@@ -166,6 +166,7 @@ fn a_record_that_librdkafka_itself_refuses_is_a_dead_letter_and_the_rest_goes_on
     assert_eq!(letters.iter().map(|(payload, _)| payload.len()).collect::<Vec<_>>(), [2_000, 8, 3]);
     assert!(letters[0].1.contains("Message size too large"), "{letters:?}");
     assert_eq!(letters[1].1, "it has no topic");
+    assert!(letters[2].1.starts_with("\"a\\0b\" is no Kafka topic"), "{letters:?}");
     assert_eq!(world.status()["sinks/kafka/dead_letters"], "3");
 }
 
@@ -388,4 +389,20 @@ fn the_last_error_is_why_a_server_is_down_and_not_that_all_are() {
     note(RDKafkaErrorCode::Authentication, "no such user");
     note(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down");
     assert!(connection.last_error().ends_with("no such user"), "{}", connection.last_error());
+}
+
+#[test]
+fn a_client_that_was_given_many_topics_is_made_anew_and_loses_nothing() {
+    let (cluster, directory) = (cluster(), Directory::new());
+    let topics: Vec<String> = (0..3 * TOPICS_MAX).map(|number| format!("t-{number}")).collect();
+    for topic in &topics {
+        cluster.create_topic(topic, 1, 1).unwrap();
+    }
+    let mut world = start(sink(&cluster, &directory, ""));
+    world.push_records(0, 0, topics.iter().zip(0..).map(|(topic, number)| numbered(topic, number)).collect());
+    let answers = world.answers(0, topics.len());
+    assert!(answers.iter().all(|(_, outcome)| *outcome == Outcome::Accepted), "{:?}", letters(&directory));
+    world.assert_nothing_held();
+    let status = world.status();
+    assert_eq!([&status["sinks/kafka/renewed"], &status["sinks/kafka/retried"]], ["2", "0"]);
 }

@@ -14,7 +14,7 @@ mod disk;
 mod file;
 pub mod http;
 mod kafka;
-mod kafka_config;
+pub mod kafka_config;
 mod log_limit;
 pub mod mongodb;
 pub mod options;

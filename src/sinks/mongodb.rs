@@ -247,7 +247,7 @@ impl Write {
 }
 
 /// JSON, extended JSON included, as a document whose fields keep their order.
-fn document(json: &[u8], what: &str) -> Result<Document, String> {
+pub fn document(json: &[u8], what: &str) -> Result<Document, String> {
     match serde_json::from_slice(json) {
         Ok(Bson::Document(document)) => Ok(document),
         Ok(_) => Err(format!("the {what} is no JSON object")),

@@ -42,6 +42,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Leaving the group may take so long at the end.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
 
+/// What a PUBLISH has beside topic, properties and payload, at most.
+const PUBLISH_HEAD_BYTES: usize = 1 + 4 + 2 + 2 + 4;
+
 /// What a pass of the core lends its sources.
 pub struct SourcePass<'a> {
     pub end: &'a mut SinkEnd,
@@ -57,6 +60,7 @@ pub struct Source {
     hasher: Hasher,
     levels_max: u16,
     topic_bytes_max: u16,
+    packet_bytes_max: u32,
     partitions: Vec<Partition>,
     /// Per shard: messages that it has no room for, and those that it has not accepted.
     stalled: Vec<VecDeque<(Message, Mark)>>,
@@ -136,6 +140,7 @@ impl Source {
             hasher,
             levels_max: limits.topic_levels_max,
             topic_bytes_max: limits.topic_bytes_max,
+            packet_bytes_max: limits.packet_bytes_max,
             partitions: Vec::new(),
             stalled: (0..shards).map(|_| VecDeque::new()).collect(),
             given: (0..shards).map(|_| VecDeque::new()).collect(),
@@ -311,6 +316,7 @@ impl Source {
             Err(reason) => {
                 open.push_back((offset, true));
                 self.status.skipped.add(1);
+                self.status.connection.fail(&format!("{topic} [{number}] at {offset} was skipped: {reason}"));
                 if let Some(records) = self.skipped_log.count(1, pass.now) {
                     let source = &self.status.name;
                     tracing::warn!(source, "{records} records were skipped; the last, {topic} [{number}] at {offset}: {reason}");
@@ -387,12 +393,18 @@ fn message(record: &rdkafka::message::BorrowedMessage<'_>, source: &Source) -> R
             user_property(header.key, header.value.unwrap_or_default(), &mut properties);
         }
     }
+    let payload = record.payload().unwrap_or_default();
+    let bytes = PUBLISH_HEAD_BYTES + topic.len() + properties.len() + payload.len();
+    if bytes > source.packet_bytes_max as usize {
+        let bytes_max = source.packet_bytes_max;
+        return Err(format!("a message of {bytes} bytes is more than limits.packet_bytes_max, which is {bytes_max}"));
+    }
     let key = record.key().map(String::from_utf8_lossy);
     let shard = source.hasher.home(key.as_deref().unwrap_or(&topic), source.given.len());
     let message = Message::from(MessageRef {
         topic: &topic,
         properties: &properties,
-        payload: record.payload().unwrap_or_default(),
+        payload,
         qos: source.qos,
         retain: source.retain,
         expires_at: Time::NEVER,

@@ -121,7 +121,11 @@ fn what_was_accepted_does_not_come_again_and_what_was_not_does() {
 #[test]
 fn a_record_that_makes_no_topic_is_skipped_for_good() {
     let cluster = cluster();
-    let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", cluster.bootstrap_servers()).create().unwrap();
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", cluster.bootstrap_servers()).set("message.max.bytes", "4000000");
+    let producer: BaseProducer = config.create().unwrap();
+    let large = vec![b'x'; crate::limits::Limits::default().packet_bytes_max as usize];
+    producer.send(BaseRecord::to("commands").partition(0).key("large").payload(&large)).map_err(|(error, _)| error).unwrap();
     for key in ["a/+/b", "#", "nul\0", "good"] {
         producer.send(BaseRecord::to("commands").partition(0).key(key).payload("1")).map_err(|(error, _)| error).unwrap();
     }
@@ -129,8 +133,9 @@ fn a_record_that_makes_no_topic_is_skipped_for_good() {
     producer.flush(Duration::from_secs(10)).unwrap();
     let mut world = start(options(&cluster));
     receive(&mut world, 1);
-    wait_until(|| world.status()["sources/commands/skipped"] == "4" && world.status()["sources/commands/published"] == "1");
+    wait_until(|| world.status()["sources/commands/skipped"] == "5" && world.status()["sources/commands/published"] == "1");
     assert_eq!(world.messages[0].1.topic(), "cmd/good");
+    assert_eq!(world.status()["sources/commands/last_error"], "commands [0] at 5 was skipped: it has no key");
     world.handle.stop();
     let mut world = start(SourceOptions { mqtt_topic: "$SYS/${key}".into(), ..options(&cluster) });
     producer.send(BaseRecord::to("commands").partition(0).key("reserved").payload("1")).map_err(|(error, _)| error).unwrap();

@@ -86,6 +86,8 @@ pub struct SinkStatus {
     pub dropped_corrupt: Count,
     /// The broker ended and they were in memory only.
     pub lost: Count,
+    /// Times that the client of a Kafka cluster was made anew because it had been given as many topics as it may.
+    pub renewed: Count,
 }
 
 impl SinkStatus {
@@ -197,6 +199,7 @@ impl Status {
             put("dropped/oldest", sink.dropped_oldest.get().to_string());
             put("dropped/corrupt", sink.dropped_corrupt.get().to_string());
             put("dropped/lost", sink.lost.get().to_string());
+            put("renewed", sink.renewed.get().to_string());
             put("last_error", sink.connection.last_error());
         }
         for action in lock(&self.actions).iter_mut().filter(|action| !action.label.is_empty()) {
