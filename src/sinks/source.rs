@@ -6,7 +6,8 @@
 //! - A shard has at most a few hundred messages that it has not accepted. What does not go there waits here; when much does, Kafka
 //!   is asked for no more until there is room.
 //! - An offset is stored, for librdkafka to commit, when that record and all before it in its partition have been accepted or
-//!   skipped. A partition that goes to another member is forgotten; what it had not accepted is read again there: at least once.
+//!   skipped. Where a partition begins is stored before that, or a group that has committed nothing would begin with what is new after
+//!   every restart, and miss what was written meanwhile. A partition that goes to another member is forgotten; what it had not accepted is read again there: at least once.
 
 use super::kafka::{Log, note_error, note_statistics};
 use super::kafka_config;
@@ -27,7 +28,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedHeaders, Headers, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use std::collections::VecDeque;
+use serde::Deserialize;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -80,6 +82,8 @@ struct Partition {
     number: i32,
     /// Changes when it goes to another member, so that what was given out before is ignored.
     generation: u32,
+    /// Where it begins has been stored, or a record of it has come.
+    is_begun: bool,
     /// Records taken and not stored, in order: their offsets and whether they are done.
     open: VecDeque<(i64, bool)>,
 }
@@ -119,6 +123,7 @@ impl Source {
             status: Arc::clone(&status),
             log: Log::new(options.name.clone()),
             revoked: Mutex::default(),
+            idle: Mutex::default(),
             news: Arc::new(AtomicBool::new(false)),
             heard: AtomicU64::new(0),
         };
@@ -228,11 +233,34 @@ impl Source {
                 offsets.add_partition_offset(&partition.topic, partition.number, Offset::Offset(next)).ok();
             }
         }
-        if offsets.count() > 0
-            && let Err(error) = self.consumer.store_offsets(&offsets)
-        {
+        if offsets.count() > 0 {
+            self.store_offsets(&offsets);
+        }
+    }
+
+    fn store_offsets(&self, offsets: &TopicPartitionList) {
+        if let Err(error) = self.consumer.store_offsets(offsets) {
             // A partition that has just gone to another member.
             tracing::debug!(source = self.status.name, "offsets were not stored: {error}");
+        }
+    }
+
+    /// Stores where a partition begins, once.
+    fn begin(&mut self, place: usize, offset: i64) {
+        let partition = &mut self.partitions[place];
+        if !std::mem::replace(&mut partition.is_begun, true) {
+            let mut offsets = TopicPartitionList::new();
+            offsets.add_partition_offset(&partition.topic, partition.number, Offset::Offset(offset)).ok();
+            self.store_offsets(&offsets);
+        }
+    }
+
+    /// Stores where partitions begin of which no record has come.
+    fn begin_idle(&mut self) {
+        let idle = std::mem::take(&mut *self.consumer.context().idle.lock().unwrap_or_else(PoisonError::into_inner));
+        for (topic, number, offset) in idle {
+            let place = self.partition(&topic, number);
+            self.begin(place, offset);
         }
     }
 
@@ -289,6 +317,7 @@ impl Source {
                 self.ask_for_no_more();
             }
         }
+        self.begin_idle();
         self.store();
         polls == POLLS_MAX
     }
@@ -301,6 +330,7 @@ impl Source {
             // It was on its way when the end began; nobody stores it.
             return;
         }
+        self.begin(partition, offset);
         let Partition { generation, open, .. } = &mut self.partitions[partition];
         let mark = Mark { partition, generation: *generation, offset };
         match message {
@@ -328,7 +358,8 @@ impl Source {
     fn partition(&mut self, topic: &str, number: i32) -> usize {
         let place = self.partitions.iter().position(|partition| partition.number == number && partition.topic == topic);
         place.unwrap_or_else(|| {
-            self.partitions.push(Partition { topic: topic.to_owned(), number, generation: 0, open: VecDeque::new() });
+            let (topic, open) = (topic.to_owned(), VecDeque::new());
+            self.partitions.push(Partition { topic, number, generation: 0, is_begun: false, open });
             self.partitions.len() - 1
         })
     }
@@ -340,6 +371,7 @@ impl Source {
             let place = self.partition(topic, *number);
             let partition = &mut self.partitions[place];
             partition.generation += 1;
+            partition.is_begun = false;
             partition.open.clear();
         }
         if !revoked.is_empty() {
@@ -433,6 +465,8 @@ struct Context {
     log: Log,
     /// Partitions that went to other members.
     revoked: Mutex<Vec<(String, i32)>>,
+    /// Partitions that have committed nothing and given nothing, and where they are read from.
+    idle: Mutex<Vec<(String, i32, i64)>>,
     /// Something has come since it was last polled.
     news: Arc<AtomicBool>,
     /// Counts everything that it tells which is no record.
@@ -453,7 +487,38 @@ impl ClientContext for Context {
     fn stats_raw(&self, statistics: &[u8]) {
         self.heard.fetch_add(1, Relaxed);
         note_statistics(&self.status.connection, statistics);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).extend(idle_partitions(statistics));
     }
+}
+
+/// Partitions that have committed nothing and given nothing, and where they are read from, by a client's statistics. While nothing of a
+/// partition waits in librdkafka or has come from there, that is still where it began.
+fn idle_partitions(statistics: &[u8]) -> Vec<(String, i32, i64)> {
+    #[derive(Deserialize)]
+    struct Statistics {
+        #[serde(default)]
+        topics: HashMap<String, Topic>,
+    }
+    #[derive(Deserialize)]
+    struct Topic {
+        partitions: HashMap<String, Partition>,
+    }
+    #[derive(Deserialize)]
+    struct Partition {
+        partition: i32,
+        fetch_state: String,
+        fetchq_cnt: i64,
+        next_offset: i64,
+        app_offset: i64,
+        committed_offset: i64,
+    }
+    let is_idle = |of: &Partition| {
+        of.fetch_state == "active" && of.fetchq_cnt == 0 && of.next_offset >= 0 && of.app_offset < 0 && of.committed_offset < 0
+    };
+    let Ok(Statistics { topics }) = serde_json::from_slice(statistics) else { return Vec::new() };
+    let partitions =
+        topics.into_iter().flat_map(|(name, topic)| topic.partitions.into_values().map(move |of| (name.clone(), of)));
+    partitions.filter(|(_, of)| is_idle(of)).map(|(name, of)| (name, of.partition, of.next_offset)).collect()
 }
 
 impl ConsumerContext for Context {

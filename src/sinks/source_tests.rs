@@ -210,6 +210,53 @@ fn at_a_flush_a_source_gives_nothing_more() {
     assert!(rest.into_iter().eq(10..20));
 }
 
+/// A source of which only what is new is wanted, in a group that has committed nothing.
+fn of_what_is_new(cluster: &Cluster, statistics_ms: u32) -> SourceOptions {
+    let mut options = SourceOptions { from_beginning: false, ..options(cluster) };
+    options.kafka.properties += &format!("\nstatistics.interval.ms={statistics_ms}");
+    options
+}
+
+#[test]
+fn a_new_group_that_nothing_came_for_goes_on_after_a_restart_from_where_it_began() {
+    let cluster = cluster();
+    produce(&cluster, 0..30);
+    let world = start(of_what_is_new(&cluster, 200));
+    let mut config = ClientConfig::new();
+    let group: BaseConsumer =
+        config.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "fleet").create().unwrap();
+    let mut partitions = TopicPartitionList::new();
+    partitions.add_partition_range("commands", 0, 2);
+    wait_until(|| {
+        let committed = group.committed_offsets(partitions.clone(), Duration::from_secs(5)).unwrap();
+        committed.elements().iter().all(|partition| matches!(partition.offset(), Offset::Offset(_)))
+    });
+    world.handle.stop();
+    produce(&cluster, 30..60);
+    let mut world = start(of_what_is_new(&cluster, 200));
+    receive(&mut world, 30);
+    let mut all = numbers(&world);
+    all.sort_unstable();
+    assert!(all.into_iter().eq(30..60));
+}
+
+#[test]
+fn the_first_record_of_a_new_group_comes_again_if_it_was_not_accepted() {
+    let cluster = cluster();
+    let world = start(of_what_is_new(&cluster, 0));
+    let received = |world: &World| world.status()["sources/commands/received"].parse::<usize>().unwrap();
+    let mut next = 0;
+    wait_until(|| {
+        produce(&cluster, next..next + 1);
+        next += 1;
+        received(&world) > 0
+    });
+    world.handle.stop();
+    let count = received(&world);
+    let mut world = start(of_what_is_new(&cluster, 0));
+    receive(&mut world, count);
+}
+
 #[test]
 fn a_wrong_source_is_an_error_at_the_start() {
     let cluster = cluster();
