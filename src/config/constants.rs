@@ -3,7 +3,7 @@
 use crate::limits::Limits;
 use crate::sinks::kafka_config::{check_topic, may_be_in_topic};
 use crate::sinks::{http, mongodb};
-use crate::topic::check_name;
+use crate::topic::{TopicError, check_name, is_of_broker};
 
 /// The texts before, between and behind the values of a template, some of them empty, each with the character (from 1) at which it begins.
 pub struct Constants<'a>(Vec<(usize, &'a str)>);
@@ -60,11 +60,11 @@ pub fn anything(_: &Constants<'_>, _: &Limits) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A topic that a rule publishes to.
+/// A topic that a rule or a source publishes to.
 pub fn mqtt_topic(text: &Constants<'_>, limits: &Limits) -> Result<(), Fault> {
     const FIX: &str = "write a topic that clients can subscribe to";
-    if text.head().starts_with("$SYS/") || (text.head() == "$SYS" && !text.has_values()) {
-        return fault(1, "topics below $SYS are the broker's own", FIX);
+    if is_of_broker(text.head()) && (text.head() != "$SYS" || !text.has_values()) {
+        return fault(1, TopicError::OfBroker.to_string(), FIX);
     }
     if let Some(at) = text.find(|c| c == '\0') {
         return fault(at, "topic contains the null character", FIX);
@@ -77,18 +77,6 @@ pub fn mqtt_topic(text: &Constants<'_>, limits: &Limits) -> Result<(), Fault> {
         Err(error) => fault(text.find(|c| matches!(c, '+' | '#')).unwrap_or(1), error.to_string(), FIX),
         Ok(()) => Ok(()),
     }
-}
-
-/// A topic that a source publishes to.
-pub fn source_topic(text: &Constants<'_>, limits: &Limits) -> Result<(), Fault> {
-    if text.head().starts_with('$') {
-        return fault(
-            1,
-            "topics that begin with $ are not for messages of a source",
-            "write a topic that begins with something else",
-        );
-    }
-    mqtt_topic(text, limits)
 }
 
 pub fn kafka_topic(text: &Constants<'_>, _: &Limits) -> Result<(), Fault> {
@@ -172,7 +160,6 @@ mod tests {
             (mqtt_topic, "$SYS/${a}", Some(1)),
             (mqtt_topic, "$SYS${a}", None),
             (mqtt_topic, "$x/${a}", None),
-            (source_topic, "$x/${a}", Some(1)),
             (mqtt_topic, "/${a}/${b}/", None),
             (mqtt_topic, "/${a}/${b}//", Some(1)),
             (mqtt_topic, "12345678901234567890${a}", None),

@@ -304,7 +304,7 @@ fn sources_are_read_with_their_connection_beside_them() {
     fails(&source("mqtt_topic = \"c/${key\""), "c.toml:4:17", &["not closed"]);
     fails(&source("mqtt_topic = \"c/#\""), "c.toml:4:17", &["wildcard"]);
     fails(&source("mqtt_topic = \"c/#/${key}\""), "c.toml:4:17", &["wildcard"]);
-    fails(&source("mqtt_topic = \"$SYS/broker/${key}\""), "c.toml:4:15", &["begin with $"]);
+    fails(&source("mqtt_topic = \"$SYS/broker/${key}\""), "c.toml:4:15", &["broker's own"]);
     fails(&source(&format!("mqtt_topic = \"{}${{key}}\"", "a/".repeat(200))), "c.toml:4:15", &["levels"]);
     fails(&source("group = \"\""), "c.toml:4:9", &["group is empty"]);
     fails(&source("acks = \"all\""), "c.toml:4:1", &["acks belongs under [[kafka]]"]);

@@ -1,6 +1,6 @@
 //! Sinks and sources as the broker takes them, and what can be wrong with one of them or with two.
 
-use super::constants::{Constants, Fault, source_topic};
+use super::constants::{Constants, Fault, mqtt_topic};
 use super::draft::{Draft, Listed, Origin};
 use super::error::{ConfigError, Place};
 use super::setting::{Choice, Setting};
@@ -237,7 +237,7 @@ fn check_mqtt_topic(source: &SourceOptions, limits: &Limits, faults: &mut Faults
         }
         rest = after;
     }
-    if let Err(Fault { at, what, fix }) = source_topic(&Constants::of(text), limits) {
+    if let Err(Fault { at, what, fix }) = mqtt_topic(&Constants::of(text), limits) {
         let place = faults.inside("mqtt_topic", at);
         faults.push_at(place, what, fix);
     }

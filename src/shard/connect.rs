@@ -5,7 +5,6 @@ use super::connection::{State, Wait};
 use super::events::Event;
 use super::peer::{Cargo, MeshMessage, Parcel};
 use super::receive::Flow;
-use super::sys;
 use super::timers::{Timer, TimerKind};
 use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId, SessionId};
@@ -118,7 +117,7 @@ impl Shard {
             if topic::check_name(will.topic, self.limits.topic_levels_max, self.limits.topic_bytes_max).is_err() {
                 return Err((ReasonCode::TOPIC_NAME_INVALID, "will topic is not a valid topic name"));
             }
-            if sys::is_of_broker(will.topic) {
+            if topic::is_of_broker(will.topic) {
                 return Err((ReasonCode::NOT_AUTHORIZED, "will topic is reserved for the broker"));
             }
         }

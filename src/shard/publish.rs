@@ -10,7 +10,6 @@ use super::deliver::{Routed, Terms};
 use super::fanout::{FILTER_WORK, Local, Source};
 use super::peer::{Cargo, Groups, MeshMessage};
 use super::receive::Flow;
-use super::sys;
 use super::tickets::Owner;
 use crate::fault::Fault;
 use crate::ids::{ConnectionId, CoreId, SessionId, TicketId};
@@ -258,7 +257,7 @@ impl Shard {
             self.counters.refused_publishes += 1;
             return Err((ReasonCode::TOPIC_NAME_INVALID, "topic has too many levels or bytes"));
         }
-        if sys::is_of_broker(topic) {
+        if topic::is_of_broker(topic) {
             self.counters.refused_topic += 1;
             return Err((ReasonCode::NOT_AUTHORIZED, "topic is reserved for the broker"));
         }

@@ -10,7 +10,6 @@
 use super::Shard;
 use super::deliver::{Routed, Terms};
 use super::peer::{Cargo, MeshMessage, RetainedAsk, RetainedPage};
-use super::sys;
 use crate::fault::Fault;
 use crate::ids::{CoreId, FilterId, SessionId};
 use crate::message::Message;
@@ -138,7 +137,7 @@ impl Shard {
     pub(super) fn store_retained(&mut self, routed: &mut Routed<'_>) {
         let topic = routed.message.topic;
         // The broker's own topics are few and bounded; they take nothing from the clients' quota.
-        let counts = !sys::is_of_broker(topic);
+        let counts = !topic::is_of_broker(topic);
         let keeps = Fault::KeepOlderRetained.is_planted() && self.retained.tree.get(topic).is_some();
         if keeps || Fault::KeepClearedRetained.is_planted() && routed.message.payload.is_empty() {
             return;

@@ -10,11 +10,6 @@ use crate::time::Time;
 use crate::wire::QoS;
 use std::fmt::Display;
 
-/// Whether a topic is the broker's own: clients may subscribe to it and not publish.
-pub fn is_of_broker(topic: &str) -> bool {
-    topic == "$SYS" || topic.starts_with("$SYS/")
-}
-
 /// What rates are computed from and what was published, between two calls.
 #[derive(Default)]
 pub(super) struct Sys {

@@ -20,6 +20,6 @@ pub use filter::{Filter, is_wildcard, matches};
 pub use hash::{Hasher, TopicKey};
 pub use index::FilterIndex;
 pub use interest::{Interest, InterestKey};
-pub use name::{TopicError, check_made_name, check_name, check_size, is_reserved, levels};
+pub use name::{TopicError, check_made_name, check_name, check_size, is_of_broker, is_reserved, levels};
 pub use retained::{Page, RetainedTree};
 pub use subscriptions::{Subscribed, Subscriptions, Unsubscribed};

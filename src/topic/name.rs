@@ -18,8 +18,8 @@ pub enum TopicError {
     #[error("topic name contains the null character")]
     NullCharacter,
     /// Section 4.7.2.
-    #[error("topic begins with '$'")]
-    Reserved,
+    #[error("topics below $SYS are the broker's own")]
+    OfBroker,
     /// [MQTT-4.7.1-1]
     #[error("'#' is not alone in the last level of the topic filter")]
     MultiLevelWildcard,
@@ -51,12 +51,17 @@ pub fn check_name(topic: &str, levels_max: u16, bytes_max: u16) -> Result<(), To
     Ok(())
 }
 
+/// Whether a topic is the broker's own: clients may subscribe to it and not publish.
+pub fn is_of_broker(topic: &str) -> bool {
+    topic == "$SYS" || topic.starts_with("$SYS/")
+}
+
 /// Checks the Topic Name of a message that the broker makes of values of others, for a rule or from Kafka: it has not been through the
-/// codec, and topics that begin with `$` are not for it.
+/// codec, and what no client may publish to is not for it either.
 pub fn check_made_name(topic: &str, levels_max: u16, bytes_max: u16) -> Result<(), TopicError> {
     check_name(topic, levels_max, bytes_max)?;
-    if is_reserved(topic) {
-        return Err(TopicError::Reserved);
+    if is_of_broker(topic) {
+        return Err(TopicError::OfBroker);
     }
     if topic.contains('\0') { Err(TopicError::NullCharacter) } else { Ok(()) }
 }
@@ -105,10 +110,12 @@ mod tests {
 
     #[test]
     fn a_name_that_the_broker_makes_may_not_be_its_own_or_what_no_client_can_read() {
-        assert_eq!(check_made_name("a/b", 4, 20), Ok(()));
+        for topic in ["a/b", "$SYSTEM", "$app/a"] {
+            assert_eq!(check_made_name(topic, 4, 20), Ok(()));
+        }
         for (topic, error) in [
             ("a/\0", TopicError::NullCharacter),
-            ("$SYS/a", TopicError::Reserved),
+            ("$SYS/a", TopicError::OfBroker),
             ("", TopicError::Empty),
             ("a/#", TopicError::WildcardInName),
             ("a/b/c/d/e", TopicError::TooManyLevels { levels_max: 4 }),
