@@ -1,8 +1,8 @@
-//! A level-triggered epoll set. Each `unsafe` block is one system call on descriptors that are open and on memory that is borrowed for
+//! An epoll set, level-triggered unless said otherwise. Each `unsafe` block is one system call on descriptors that are open and on memory that is borrowed for
 //! the call.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 pub struct Epoll {
@@ -20,7 +20,16 @@ impl Epoll {
 
     /// Reports `token` from now on while there is something to read.
     pub fn add(&self, descriptor: &impl AsRawFd, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        self.watch(descriptor, libc::EPOLLIN, token)
+    }
+
+    /// Reports `token` each time that something comes, the end too, and when a socket that was full has room again.
+    pub fn add_edge_triggered(&self, descriptor: &impl AsRawFd, token: u64) -> io::Result<()> {
+        self.watch(descriptor, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET, token)
+    }
+
+    fn watch(&self, descriptor: &impl AsRawFd, events: i32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
         check(unsafe { libc::epoll_ctl(self.set.as_raw_fd(), libc::EPOLL_CTL_ADD, descriptor.as_raw_fd(), &mut event) })?;
         Ok(())
     }
@@ -39,6 +48,22 @@ impl Epoll {
     /// The token of the `index`-th descriptor that the last wait reported.
     pub fn token(&self, index: usize) -> u64 {
         self.events[index].u64
+    }
+
+    /// Whether the peer of the `index`-th descriptor has sent its last byte or is gone.
+    pub fn is_ending(&self, index: usize) -> bool {
+        self.events[index].events & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+
+    /// Where a wait writes what it finds, for a request to the ring that waits in its place.
+    pub fn events(&mut self) -> &mut [libc::epoll_event] {
+        &mut self.events
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.set.as_raw_fd()
     }
 }
 

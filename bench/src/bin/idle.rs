@@ -31,6 +31,9 @@ struct Arguments {
     /// Seconds over which the idle broker's CPU is read.
     #[arg(long, default_value_t = 30)]
     idle_s: u64,
+    /// An echo server: nothing is said on the connections.
+    #[arg(long)]
+    raw: bool,
     /// Most resident bytes per connection.
     #[arg(long, default_value_t = 1000.0)]
     slope_max: f64,
@@ -75,7 +78,11 @@ fn main() -> io::Result<ExitCode> {
     for &step in &arguments.steps {
         let (begin, before) = (Instant::now(), connections.len());
         while connections.len() < step {
-            connections.push(connect(arguments.address, connections.len())?);
+            connections.push(if arguments.raw {
+                TcpStream::connect(arguments.address)?
+            } else {
+                connect(arguments.address, connections.len())?
+            });
         }
         println!("       {} more in {:.1} s", step - before, begin.elapsed().as_secs_f64());
         readings.push(Reading::take(arguments.pid, step)?);
@@ -148,7 +155,7 @@ fn print_kernel(first: &Reading, last: &Reading, connections: f64) {
         println!("       /proc/slabinfo is not readable; half of that, {:.0} bytes, is about the broker's", whole / 2.0);
         return;
     }
-    let mut broker = 0.0;
+    let (mut broker, mut beside) = (0.0, 0.0);
     for cache in &last.caches {
         let Some(before) = first.caches.iter().find(|before| before.name == cache.name) else { continue };
         let objects = (cache.objects as f64 - before.objects as f64) / connections;
@@ -164,12 +171,17 @@ fn print_kernel(first: &Reading, last: &Reading, connections: f64) {
         };
         let bytes = counted * cache.object_bytes as f64;
         broker += bytes;
+        if !AT_EITHER_END.contains(&name) {
+            let each = if IN_EPOLL.contains(&name) { counted } else { objects };
+            beside += (each + 0.1).floor() * cache.object_bytes as f64;
+        }
         println!(
             "       {name:<20} {objects:>5.2} objects, {counted:.2} of them counted, of {} bytes: {bytes:.0}",
             cache.object_bytes
         );
     }
     println!("kernel slab of the broker's end: {broker:.0} bytes per connection, from the objects in /proc/slabinfo");
+    println!("       {beside:.0} beside the socket itself, of whatever there is at least one for each connection");
 }
 
 fn verdict(holds: bool) -> &'static str {
