@@ -104,9 +104,13 @@ const fn sink_knobs<K>(example: &'static str) -> [Knob<Sink<K>>; 9] {
             "The directory of the disk buffer, which outlives the process; empty means that there is none.",
             |s| &mut s.buffer.disk_path,
         ),
-        knob("disk_bytes_max", RESTART, bytes(MIB, 16 * TIB), "Bytes of records in the disk buffer; its files may take a quarter more.", |s| {
-            &mut s.buffer.disk_bytes_max
-        }),
+        knob(
+            "disk_bytes_max",
+            RESTART,
+            bytes(MIB, 16 * TIB),
+            "Bytes of records in the disk buffer; its files may take a quarter more.",
+            |s| &mut s.buffer.disk_bytes_max,
+        ),
         knob(
             "when_full",
             RESTART,

@@ -34,7 +34,7 @@ pub fn rows(connections: u64, config: Option<&Config>, facts: &Facts) -> Vec<Row
         at_least("open files", "files", files, facts.open_files, || files_fix(files)),
         at_least("fs.nr_open", "files", files, facts.nr_open, || format!("sysctl -w fs.nr_open={files}")),
         at_least("fs.file-max", "files", host_files, facts.file_max, || format!("sysctl -w fs.file-max={host_files}")),
-        at_least("locked memory", "bytes", probe::LOCKED_BYTES_MIN, facts.locked_memory_bytes, || {
+        at_least("locked memory", "bytes", shards * probe::LOCKED_BYTES_MIN, facts.locked_memory_bytes, || {
             "LimitMEMLOCK=infinity in the systemd unit (docker run --ulimit memlock=-1; ulimit -l unlimited)".to_owned()
         }),
         // A socket with a byte in its buffers counts as a page: so many when one message goes to all.
@@ -183,7 +183,7 @@ mod tests {
             kernel: "6.1.0-57-cloud-amd64".into(),
             ring: Some(Ok("SINGLE_ISSUER".into())),
             open_files: Some(1_000_096),
-            locked_memory_bytes: Some(512 << 10),
+            locked_memory_bytes: Some(1 << 20),
             nr_open: Some(1_000_096),
             file_max: Some(1_001_096),
             files_in_use: Some(1000),
@@ -216,6 +216,7 @@ mod tests {
         let rows = rows(MILLION, Some(&config), &enough());
         let row = |name: &str| rows.iter().find(|row| row.name == name).unwrap();
         assert_eq!(row("open files").need, Quantity::Number(MILLION + 32 + 4 * 32));
+        assert_eq!(row("locked memory").need, Quantity::Number(2 << 20));
         assert_eq!(row("net.core.somaxconn").need, Quantity::Number(128));
         assert_eq!(row("limits.connections_max").verdict, Verdict::Short);
         assert_eq!(row("limits.connections_max").fix.as_deref(), Some("of this configuration: set it to 1000000"));

@@ -8,8 +8,9 @@ use std::io;
 
 /// The oldest kernel with all that the ring uses.
 pub const KERNEL_FLOOR: (u32, u32) = (6, 1);
-/// What each executor wants this limit to be before it makes its rings. They do not take it from there: two shards start where it is just
-/// this much.
+/// What an executor wants this limit to be before it makes its rings. How much of it a shard takes depends on the kernel (see
+/// io_uring_notes.md, "What the pitfalls cost"): nothing before 6.14, some 100 KiB since, and more where there is more; with so much for each
+/// of them, all have started.
 pub const LOCKED_BYTES_MIN: u64 = 512 << 10;
 /// Descriptors that are not connections: logs, rings, epoll, doorbells, listeners; the process's, and each shard's.
 const FILES_OF_PROCESS: u64 = 32;
@@ -65,7 +66,7 @@ pub enum ProbeError {
     #[error("the kernel refuses an io_uring: {0}; the broker does all its network I/O with it")]
     RingRefused(io::Error),
     #[error(
-        "only {have} bytes of memory may be locked and the rings want {LOCKED_BYTES_MIN}, however many shards; raise it: ulimit -l unlimited, \
+        "only {have} bytes of memory may be locked and a shard wants {LOCKED_BYTES_MIN}; raise it: ulimit -l unlimited, \
          LimitMEMLOCK=infinity in the systemd unit, or docker run --ulimit memlock=-1"
     )]
     LockedMemory { have: u64 },

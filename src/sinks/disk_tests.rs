@@ -150,7 +150,9 @@ fn a_damaged_record_costs_itself_wherever_the_damage_is() {
         damage(&path(&directory.path(""), 3), place[1] + at);
         let (mut disk, found) = open_with(&directory, 1);
         assert_eq!((found.records, found.lost, found.corrupt.len()), (8, 1, 1), "{at}");
-        assert!(found.corrupt[0].contains(&format!("3.segment at byte {}: {len} bytes are no record; records missing: 1", place[1])));
+        assert!(
+            found.corrupt[0].contains(&format!("3.segment at byte {}: {len} bytes are no record; records missing: 1", place[1]))
+        );
         append(&mut disk, 9..10);
         assert_eq!(read_all(&mut disk), (vec![0, 1, 2, 3, 5, 6, 7, 8, 9], vec![]), "{at}");
         [0, 1, 2, 3, 5, 6, 7, 8, 9].into_iter().for_each(|number| disk.end(number));
