@@ -66,7 +66,7 @@ load() {
     local name=$1 to=$2 pid=$3 kind=$4 line
     shift 4
     attend taskset -c "${cores[1]}" "$bench/echo_load" --address "127.0.0.1:$to" --protocol raw --pid "$pid" --payload 64 \
-        --seconds "$seconds" --warm-up 0.3 "$@" >"$work/line"
+        --seconds "$seconds" --warm-up 0.2 "$@" >"$work/line"
     line=$(<"$work/line")
     grep -o 'cpu_us=[^ ]*' <<<"$line" | cut -d= -f2 >>"$work/$name.$kind.cpu"
     grep -o 'p50_us=[^ ]*' <<<"$line" | cut -d= -f2 >>"$work/$name.$kind.p50"
