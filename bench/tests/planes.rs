@@ -102,6 +102,7 @@ fn serves(plane: &str) {
 
 #[test]
 fn each_plane_echoes() {
+    corelane_bench::process::raise_file_limit().unwrap();
     std::thread::scope(|scope| NAMES.map(|plane| scope.spawn(move || serves(plane))).map(|thread| thread.join().unwrap()));
 }
 
