@@ -57,12 +57,14 @@ fn client(address: &str) -> TcpStream {
     client
 }
 
-/// Sends bytes that differ from place to place and from `seed` to `seed`, and takes them back at the same time.
-fn echo(plane: &str, client: &TcpStream, seed: usize, count: usize) {
+/// Sends bytes that differ from place to place and from `seed` to `seed`, and takes them back at the same time, or begins to only after a
+/// while, when the sockets are full.
+fn echo(plane: &str, client: &TcpStream, seed: usize, count: usize, pause: Duration) {
     let bytes: Vec<u8> = (0..count).map(|index| ((index * 31 + index / 251 + seed * 17) % 256) as u8).collect();
     let mut back = vec![0; count];
     std::thread::scope(|scope| {
         scope.spawn(|| (&mut &*client).write_all(&bytes).unwrap());
+        std::thread::sleep(pause);
         (&mut &*client).read_exact(&mut back).unwrap_or_else(|error| panic!("{plane}: {error}"));
     });
     assert!(back == bytes, "{plane}: not what was sent, of {count} bytes");
@@ -86,7 +88,10 @@ fn serves(plane: &str) {
     }
     std::thread::scope(|scope| {
         clients.iter().take(8).enumerate().for_each(|(seed, client)| {
-            scope.spawn(move || (1..=3).for_each(|times| echo(plane, client, seed, LARGE * times)));
+            scope.spawn(move || {
+                (1..=3).for_each(|times| echo(plane, client, seed, LARGE * times, Duration::ZERO));
+                echo(plane, client, seed, LARGE * 12, Duration::from_millis(200));
+            });
         });
     });
     // The last bytes come back before the end, and the end comes.
@@ -97,11 +102,12 @@ fn serves(plane: &str) {
         client.read_to_end(&mut back).unwrap_or_else(|error| panic!("{plane}: {error}"));
         assert_eq!(back, b"last", "{plane}");
     }
-    echo(plane, &client(&address), 99, LARGE);
+    echo(plane, &client(&address), 99, LARGE, Duration::ZERO);
 }
 
 #[test]
 fn each_plane_echoes() {
+    corelane_bench::process::raise_file_limit().unwrap();
     std::thread::scope(|scope| NAMES.map(|plane| scope.spawn(move || serves(plane))).map(|thread| thread.join().unwrap()));
 }
 
