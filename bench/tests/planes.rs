@@ -57,6 +57,7 @@ fn start(plane: &str) -> Option<(Server, String)> {
 fn client(address: &str) -> TcpStream {
     let client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     client
 }
 
