@@ -25,6 +25,9 @@ const NAMES: [&str; 14] = [
 /// More than any plane has in one buffer, or in 64 of the smaller ones.
 const LARGE: usize = 300_000;
 
+/// More than the sockets of a connection hold, or all buffers of the planes that share them.
+const FILLING: usize = 16_000_000;
+
 struct Server(Child);
 
 impl Drop for Server {
@@ -54,6 +57,7 @@ fn start(plane: &str) -> Option<(Server, String)> {
 fn client(address: &str) -> TcpStream {
     let client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     client
 }
 
@@ -88,12 +92,10 @@ fn serves(plane: &str) {
     }
     std::thread::scope(|scope| {
         clients.iter().take(8).enumerate().for_each(|(seed, client)| {
-            scope.spawn(move || {
-                (1..=3).for_each(|times| echo(plane, client, seed, LARGE * times, Duration::ZERO));
-                echo(plane, client, seed, LARGE * 12, Duration::from_millis(200));
-            });
+            scope.spawn(move || (1..=3).for_each(|times| echo(plane, client, seed, LARGE * times, Duration::ZERO)));
         });
     });
+    echo(plane, &clients[0], 98, FILLING, Duration::from_millis(300));
     // The last bytes come back before the end, and the end comes.
     for mut client in clients {
         client.write_all(b"last").unwrap();

@@ -379,8 +379,10 @@ impl Plane<'_> {
             return self.close(socket);
         }
         connection.sending.drain(..result.max(0) as usize);
-        connection.is_full = !connection.sending.is_empty();
-        if connection.is_full {
+        if !self.options.zero_copy {
+            connection.is_full = !connection.sending.is_empty();
+        }
+        if !connection.sending.is_empty() {
             connection.sending.append(&mut connection.owed);
             std::mem::swap(&mut connection.owed, &mut connection.sending);
         }
@@ -392,6 +394,8 @@ impl Plane<'_> {
         let Some(connection) = self.connections.get(socket) else { return };
         if !cqueue::notif(completion.flags()) {
             connection.sent = completion.result();
+            // Known now: the socket may have room again, and have said so, before the bytes are free.
+            connection.is_full = usize::try_from(connection.sent) != Ok(connection.sending.len());
         }
         if !cqueue::more(completion.flags()) {
             let (result, is_over) = (connection.sent, connection.is_over);

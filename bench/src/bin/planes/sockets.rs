@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 /// What a connection may owe its peer. One that does not read its echo is cut off there: these are floors, not servers.
-pub const OWED_BYTES_MAX: usize = 4 << 20;
+pub const OWED_BYTES_MAX: usize = 64 << 20;
 
 /// A listener on loopback that says where it listens.
 pub fn listen(port: u16) -> io::Result<TcpListener> {
