@@ -5,8 +5,9 @@
 . "$(dirname "${BASH_SOURCE[0]}")/options.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# Absolute, because what is below it is also run from other directories.
-target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
+# Absolute, because what is below it is also run from other directories. The realpath of the virtual machine has no -m.
+target=${CARGO_TARGET_DIR:-$root/target}
+case $target in /*) ;; *) target=$PWD/$target ;; esac
 # Where the load generators are; set it to use ones that are built already.
 bench=${CORELANE_BENCH_BIN:-$target/release}
 # The broker's command; it is given --listen and --shards.
