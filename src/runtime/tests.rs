@@ -430,7 +430,8 @@ fn an_idle_shard_sleeps() {
     assert!(turns() - before <= 4, "{} turns in an idle second", turns() - before);
 }
 
-/// The numbers in `io_uring_notes.md`: an echo server on port 9300 for the seconds in `ECHO_SECONDS`, to be measured from outside.
+/// The runtime without the broker: an echo server on port 9300 for the seconds in `ECHO_SECONDS`, to be measured from outside, such as
+/// with `echo_load --protocol raw` of `bench/`.
 #[test]
 #[ignore = "a server for measurements, not a test"]
 fn serve_echo_for_measurements() {
