@@ -177,7 +177,8 @@ impl Disk {
                 path(&self.directory, segment.first).display()
             )));
         }
-        if self.lock.metadata()?.nlink() == 0 {
+        // With the directory went the segment, so it is enough to look where a new one is begun.
+        if self.writing.is_none() && self.lock.metadata()?.nlink() == 0 {
             let number = self.checkpoint.number;
             (self.lock, self.checkpoint) = prepare(&self.directory)?;
             self.checkpoint.write(number)?;
